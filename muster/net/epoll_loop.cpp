@@ -1,0 +1,161 @@
+#include "muster/net/epoll_loop.h"
+
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "muster/base/assert.h"
+
+namespace muster::net {
+namespace {
+
+constexpr int kEventsMax = 512;
+
+// Milliseconds until `when`, rounded up so that a timer is never early.
+int milliseconds_until(TimePoint when, TimePoint now) {
+  if (when <= now) return 0;
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(when - now).count();
+  constexpr decltype(left) kLongestSleep = 3'600'000;
+  return static_cast<int>(std::min(left, kLongestSleep));
+}
+
+}  // namespace
+
+FdWatch::FdWatch(EpollLoop& loop, int fd, std::function<void(std::uint32_t)> ready)
+    : loop_(loop), fd_(fd), ready_(std::move(ready)) {}
+
+FdWatch::~FdWatch() {
+  want(0);
+  for (auto& [watch, events] : loop_.pending_) {
+    if (watch == this) watch = nullptr;
+  }
+}
+
+void FdWatch::want(std::uint32_t events) {
+  if (events == wanted_) return;
+  epoll_event event{};
+  event.events = events;
+  event.data.ptr = this;
+  const int operation = wanted_ == 0 ? EPOLL_CTL_ADD : events == 0 ? EPOLL_CTL_DEL : EPOLL_CTL_MOD;
+  const int done = ::epoll_ctl(loop_.epoll_.get(), operation, fd_, &event);
+  // Fails only for a descriptor that is closed or cannot be polled, or when the kernel is out of memory.
+  MUSTER_ASSERT(done == 0 || events == 0);
+  wanted_ = events;
+}
+
+EpollLoop::EpollLoop()
+    : now_(clock_.now()), epoll_(::epoll_create1(EPOLL_CLOEXEC)), wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  MUSTER_ASSERT(epoll_.is_open() && wake_.is_open());
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.ptr = nullptr;
+  MUSTER_ASSERT(::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, wake_.get(), &event) == 0);
+}
+
+EpollLoop::~EpollLoop() {
+  for (Background& background : background_) background.thread.join();
+  run_posted();  // what the threads left behind may own things
+}
+
+void EpollLoop::post(std::function<void()> work) {
+  {
+    const std::lock_guard lock(posted_mutex_);
+    posted_.push_back(std::move(work));
+  }
+  wake();
+}
+
+void EpollLoop::wake() {
+  const std::uint64_t one = 1;
+  // Fails only if the counter is full, and then the loop is awake anyway.
+  [[maybe_unused]] const ssize_t written = ::write(wake_.get(), &one, sizeof one);
+}
+
+void EpollLoop::run_posted() {
+  std::vector<std::function<void()>> work;
+  {
+    const std::lock_guard lock(posted_mutex_);
+    work.swap(posted_);
+  }
+  for (std::function<void()>& item : work) item();
+}
+
+void EpollLoop::run() {
+  while (!stopping_.load(std::memory_order_acquire)) turn();
+  stopping_ = false;
+}
+
+void EpollLoop::stop() {
+  stopping_.store(true, std::memory_order_release);
+  wake();
+}
+
+void EpollLoop::block_on(Task<void> task) {
+  bool done = false;
+  TaskScope scope;
+  scope.start(run_and_mark(std::move(task), done));
+  while (!done) turn();
+}
+
+Task<void> EpollLoop::run_and_mark(Task<void> task, bool& done) {
+  co_await task;
+  done = true;
+}
+
+void EpollLoop::run_in_background(std::function<void()> work) {
+  for (auto entry = background_.begin(); entry != background_.end();) {
+    if (!entry->done) {
+      ++entry;
+      continue;
+    }
+    entry->thread.join();
+    entry = background_.erase(entry);
+  }
+  Background& background = background_.emplace_back();
+  background.thread = std::thread([&background, work = std::move(work)] {
+    work();
+    background.done = true;
+  });
+}
+
+void EpollLoop::turn() {
+  int timeout = -1;
+  if (has_ready()) {
+    timeout = 0;
+  } else if (const auto next = next_timer()) {
+    timeout = milliseconds_until(*next, clock_.now());
+  }
+  epoll_event events[kEventsMax];
+  const int count = ::epoll_wait(epoll_.get(), events, kEventsMax, timeout);
+  MUSTER_ASSERT(count >= 0 || errno == EINTR);
+  now_ = clock_.now();
+  bool woken = false;
+  for (int index = 0; index < count; ++index) {
+    auto* watch = static_cast<FdWatch*>(events[index].data.ptr);
+    const std::uint32_t bits = events[index].events;
+    if (watch == nullptr) {
+      woken = true;
+    } else {
+      pending_.emplace_back(watch, bits);
+    }
+  }
+  for (std::size_t index = 0; index < pending_.size(); ++index) {
+    const auto [watch, bits] = pending_[index];
+    if (watch == nullptr) continue;
+    pending_[index].first = nullptr;  // it may destroy itself
+    watch->ready_(bits);
+  }
+  pending_.clear();
+  if (woken) {
+    std::uint64_t value = 0;
+    [[maybe_unused]] const ssize_t got = ::read(wake_.get(), &value, sizeof value);
+    run_posted();
+  }
+  run_timers(now_);
+  run_ready();
+}
+
+}  // namespace muster::net

@@ -1,0 +1,103 @@
+// EpollLoop: the loop of a real process. Adds file descriptors to `Loop` and runs on the monotonic clock.
+//
+// Owned by the thread that runs it. We use epoll directly and not a library: a request costs one epoll_wait, one read and
+// one write, the same as an echo server, and an idle connection costs nothing but its registration.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "muster/base/error.h"
+#include "muster/base/fd.h"
+#include "muster/base/loop.h"
+#include "muster/base/task.h"
+
+namespace muster::net {
+
+class EpollLoop;
+
+// Tells when a file descriptor is ready. Level-triggered: the call repeats as long as the condition holds and is wanted.
+// Owned by whoever owns the descriptor, and destroyed before it is closed. Lives on the loop's thread.
+class FdWatch {
+ public:
+  // `ready` gets the EPOLL… bits. Requires: `loop` outlives the watch. Nothing is wanted at first.
+  FdWatch(EpollLoop& loop, int fd, std::function<void(std::uint32_t events)> ready);
+  ~FdWatch();
+  FdWatch(const FdWatch&) = delete;
+  FdWatch& operator=(const FdWatch&) = delete;
+
+  // EPOLLIN, EPOLLOUT or both; errors and hang-ups are always told while anything is wanted.
+  void want(std::uint32_t events);
+
+ private:
+  friend class EpollLoop;
+  EpollLoop& loop_;
+  int fd_;
+  std::uint32_t wanted_ = 0;
+  std::function<void(std::uint32_t)> ready_;
+};
+
+class EpollLoop final : public Loop {
+ public:
+  EpollLoop();
+  ~EpollLoop() override;
+
+  TimePoint now() const override { return now_; }
+  void post(std::function<void()> work) override;
+
+  // Runs until `stop`. A stop before the run ends it at once.
+  void run();
+  // Ends `run` after the current turn. Safe from any thread and from signal handlers.
+  void stop();
+
+  // Runs the loop until the task is done. For programs and tests whose main thread is the loop's.
+  template <typename T>
+  T block_on(Task<T> task) {
+    Oneshot<T> outcome(*this);
+    TaskScope scope;
+    scope.start(deliver(std::move(task), outcome));
+    while (!outcome.is_set()) turn();
+    scope.cancel_all();
+    return outcome.take();
+  }
+  void block_on(Task<void> task);
+
+  // Runs `work` on a thread of its own, for the few calls that can only block (name resolution). The loop joins the
+  // thread when it is destroyed, so `work` must end by itself.
+  void run_in_background(std::function<void()> work);
+
+ private:
+  friend class FdWatch;
+  template <typename T>
+  static Task<void> deliver(Task<T> task, Oneshot<T>& outcome) {
+    outcome.set(co_await task);
+  }
+  static Task<void> run_and_mark(Task<void> task, bool& done);
+
+  // One round of timers, coroutines, posted work and descriptors; sleeps if there is nothing to do.
+  void turn();
+  void wake();
+  void run_posted();
+
+  SystemClock clock_;
+  TimePoint now_;
+  Fd epoll_;
+  Fd wake_;  // an eventfd that other threads write
+  // The watches with events in this turn that are still to be called; a destroyed watch clears its place.
+  std::vector<std::pair<FdWatch*, std::uint32_t>> pending_;
+  std::mutex posted_mutex_;
+  std::vector<std::function<void()>> posted_;  // guarded by posted_mutex_
+  std::atomic<bool> stopping_ = false;
+  struct Background {
+    std::thread thread;
+    std::atomic<bool> done = false;
+  };
+  std::list<Background> background_;
+};
+
+}  // namespace muster::net

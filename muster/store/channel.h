@@ -1,0 +1,52 @@
+// Channel: a stream for code that asks and then awaits the answer, byte by byte as the protocol has it.
+//
+// Owned by one conversation at a time; lives on its stream's loop.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "muster/base/clock.h"
+#include "muster/base/error.h"
+#include "muster/base/task.h"
+#include "muster/net/transport.h"
+
+namespace muster::store {
+
+class Channel final : public net::StreamEvents {
+ public:
+  // Requires: `loop` outlives the channel.
+  Channel(Loop& loop, std::unique_ptr<net::Stream> stream);
+  ~Channel() override;
+
+  // Sends at once what the stream takes and the rest when it can. An error shows at the next `receive`.
+  void send(std::string_view bytes);
+
+  // Exactly `size` bytes. Closed when the other side ended or broke the connection; Timeout leaves what has come for the
+  // next call. One caller at a time.
+  Task<Result<std::string>> receive(std::size_t size, TimePoint deadline);
+
+  bool broken() const { return !failure_.empty(); }
+
+  // The stream, to go on with in another way. Requires: nothing was received that was not asked for.
+  std::unique_ptr<net::Stream> release();
+
+ private:
+  void on_readable() override;
+  void on_writable() override;
+  void flush();
+  void update();
+  void fail_with(std::string reason);
+
+  Loop& loop_;
+  std::unique_ptr<net::Stream> stream_;
+  std::string input_;
+  std::string output_;
+  std::string failure_;  // why nothing more will come; empty while all is well
+  std::size_t wanted_bytes_ = 0;
+  Oneshot<bool>* waiter_ = nullptr;  // told true when there is enough, false when the deadline passed
+};
+
+}  // namespace muster::store

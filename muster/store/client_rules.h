@@ -1,0 +1,33 @@
+// What every TCP client keeps to, whatever the server speaks: names of keys on the wire, limits, what may be repeated, and
+// how failures are worded. Pure.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "muster/base/error.h"
+#include "muster/net/transport.h"
+#include "muster/store/tcp_store.h"
+#include "muster/wire/store_protocol.h"
+
+namespace muster::store {
+
+// User keys carry a "/" on the wire, as PyTorch's do.
+std::string wire_key(std::string_view key);
+std::vector<std::string> wire_keys(const std::vector<std::string>& keys);
+std::string user_key(std::string_view wire_key);
+
+// Refuses what a server would refuse by closing the connection, before it is sent.
+Result<> check_limits(const wire::Request& request);
+
+// Whether doing it twice is the same as doing it once, whoever else does something in between.
+bool is_repeatable(const wire::Request& request);
+
+// "timed out waiting for key "a" and 2 more".
+std::string describe_wait(const wire::Request& request);
+std::string describe_no_reply(const wire::Request& request, const TcpStoreOptions& options);
+// For a write whose connection broke.
+std::string describe_uncertain(const wire::Request& request, const net::Endpoint& endpoint, std::string_view reason);
+
+}  // namespace muster::store

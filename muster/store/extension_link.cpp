@@ -1,0 +1,139 @@
+#include "muster/store/extension_link.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "muster/base/assert.h"
+
+namespace muster::store {
+namespace {
+
+constexpr std::size_t kReadBytes = std::size_t{64} << 10U;
+constexpr int kReadsPerTurnMax = 8;
+constexpr std::size_t kReplyBytesMax = (std::size_t{1} << 30U) + (std::size_t{1} << 20U);
+// The read buffer is shared by the links of a thread: its content is used up before the next read.
+thread_local std::string scratch;  // NOLINT
+
+}  // namespace
+
+ExtensionLink::ExtensionLink(Loop& loop, std::unique_ptr<net::Stream> stream, std::function<void()> lost)
+    : loop_(loop), stream_(std::move(stream)), lost_(std::move(lost)) {
+  stream_->set_events(this);
+  stream_->want(true, false);
+}
+
+ExtensionLink::~ExtensionLink() = default;
+
+std::uint32_t ExtensionLink::send(wire::Request& request, ReplySink& sink) {
+  do {
+    ++last_id_;
+  } while (calls_.contains(last_id_));  // after four billion requests one may still wait
+  request.id = last_id_;
+  calls_.emplace(request.id, Call{&sink, queued_bytes_});
+  const std::size_t before = output_.size();
+  wire::encode_request(request, output_);
+  queued_bytes_ += output_.size() - before;
+  schedule_flush();
+  return request.id;
+}
+
+void ExtensionLink::forget(std::uint32_t id, bool cancel) {
+  if (calls_.erase(id) == 0 || !cancel || broken_) return;
+  wire::Request request;
+  request.operation = wire::Operation::CancelWait;
+  request.number = id;
+  const std::size_t before = output_.size();
+  wire::encode_request(request, output_);
+  queued_bytes_ += output_.size() - before;
+  schedule_flush();
+}
+
+void ExtensionLink::schedule_flush() {
+  if (flush_.queued() || broken_) return;
+  loop_.soon(flush_, [](void* link) { static_cast<ExtensionLink*>(link)->flush(); }, this);
+}
+
+void ExtensionLink::flush() {
+  while (output_sent_bytes_ < output_.size()) {
+    const std::string_view piece = std::string_view(output_).substr(output_sent_bytes_);
+    const net::Transfer transfer = stream_->write({&piece, 1});
+    if (transfer.kind == net::Transfer::Kind::WouldBlock) break;
+    if (transfer.kind != net::Transfer::Kind::Moved) {
+      break_off(describe_errno(transfer.error_number));
+      return;
+    }
+    output_sent_bytes_ += transfer.bytes;
+  }
+  if (output_sent_bytes_ == output_.size() || output_sent_bytes_ > output_.size() / 2) {
+    output_.erase(0, output_sent_bytes_);
+    output_sent_bytes_ = 0;
+  }
+  stream_->want(true, !output_.empty());
+}
+
+void ExtensionLink::on_writable() { flush(); }
+
+void ExtensionLink::on_readable() {
+  scratch.resize(kReadBytes);
+  for (int reads = 0; reads < kReadsPerTurnMax && !broken_; ++reads) {
+    const net::Transfer transfer = stream_->read(scratch);
+    if (transfer.kind == net::Transfer::Kind::WouldBlock) return;
+    if (transfer.kind == net::Transfer::Kind::End) return break_off("the server closed the connection");
+    if (transfer.kind == net::Transfer::Kind::Failed) return break_off(describe_errno(transfer.error_number));
+    take(std::string_view(scratch.data(), transfer.bytes));
+    if (transfer.bytes < kReadBytes) return;
+  }
+}
+
+void ExtensionLink::take(std::string_view bytes) {
+  const bool from_input = !input_.empty();
+  if (from_input) input_.append(bytes);
+  const std::string_view all = from_input ? std::string_view(input_) : bytes;
+  std::size_t consumed = 0;
+  while (!broken_) {
+    wire::Reply reply;
+    const auto size = wire::decode_reply(all.substr(consumed), kReplyBytesMax, reply);
+    if (!size) return break_off("the server sent something that is not a reply");
+    if (*size == 0) break;
+    consumed += *size;
+    dispatch(reply);
+  }
+  if (from_input) {
+    input_.erase(0, consumed);
+  } else {
+    input_.assign(all.substr(consumed));
+  }
+}
+
+void ExtensionLink::dispatch(const wire::Reply& reply) {
+  const auto found = calls_.find(reply.id);
+  if (found == calls_.end()) return;  // it was forgotten; this is what the server had sent before it knew
+  found->second.sink->on_reply(reply);
+}
+
+void ExtensionLink::break_off(std::string reason) {
+  if (broken_) return;
+  broken_ = true;
+  break_reason_ = std::move(reason);
+  stream_->want(false, false);
+  // Not inline: we may be deep inside a call of the store that will be told.
+  loop_.soon(
+      report_loss_,
+      [](void* context) {
+        auto* link = static_cast<ExtensionLink*>(context);
+        const std::uint64_t sent_bytes = link->queued_bytes_ - (link->output_.size() - link->output_sent_bytes_);
+        auto calls = std::move(link->calls_);
+        link->calls_.clear();
+        std::vector<std::pair<std::uint32_t, Call>> in_order(calls.begin(), calls.end());
+        std::sort(in_order.begin(), in_order.end(), [](const auto& left, const auto& right) {
+          return left.second.first_byte < right.second.first_byte;
+        });
+        for (const auto& [id, call] : in_order) call.sink->on_lost(link->break_reason_, call.first_byte < sent_bytes);
+        link->lost_();  // destroys the link
+      },
+      this);
+}
+
+}  // namespace muster::store

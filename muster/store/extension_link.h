@@ -1,0 +1,70 @@
+// ExtensionLink: one connection to a Muster server. Sends requests, gives every reply to the call it belongs to.
+//
+// Owned by an ExtensionStore, replaced by a new one after a loss; lives on its loop.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <unordered_map>
+
+#include "muster/base/error.h"
+#include "muster/base/loop.h"
+#include "muster/net/transport.h"
+#include "muster/wire/store_extension.h"
+
+namespace muster::store {
+
+// Whoever waits for replies with one id. Must leave the link (`forget`) before it is destroyed.
+class ReplySink {
+ public:
+  virtual ~ReplySink() = default;
+  virtual void on_reply(const wire::Reply& reply) = 0;
+  // The connection broke. `sent`: the request may have reached the server. The sink has been forgotten.
+  virtual void on_lost(const std::string& reason, bool sent) = 0;
+};
+
+class ExtensionLink final : public net::StreamEvents {
+ public:
+  // `lost` is called once, from the loop, after every sink was told. Requires: `loop` outlives the link.
+  ExtensionLink(Loop& loop, std::unique_ptr<net::Stream> stream, std::function<void()> lost);
+  ~ExtensionLink() override;
+
+  // Queues the request with a new id, which it returns; requests of one turn of the loop go out together.
+  std::uint32_t send(wire::Request& request, ReplySink& sink);
+  // The sink wants no more replies. `cancel` tells the server so, for requests that wait there.
+  void forget(std::uint32_t id, bool cancel);
+  bool broken() const { return broken_; }
+
+ private:
+  struct Call {
+    ReplySink* sink = nullptr;
+    std::uint64_t first_byte = 0;  // where its bytes begin in all that this link ever sent
+  };
+
+  void on_readable() override;
+  void on_writable() override;
+  void schedule_flush();
+  void flush();
+  void take(std::string_view bytes);
+  void dispatch(const wire::Reply& reply);
+  void break_off(std::string reason);
+
+  Loop& loop_;
+  std::unique_ptr<net::Stream> stream_;
+  std::function<void()> lost_;
+  std::unordered_map<std::uint32_t, Call> calls_;
+  std::string input_;
+  std::string output_;
+  std::size_t output_sent_bytes_ = 0;
+  std::uint64_t queued_bytes_ = 0;  // ever
+  std::uint32_t last_id_ = 0;
+  bool broken_ = false;
+  std::string break_reason_;
+  Ready flush_;
+  Ready report_loss_;
+};
+
+}  // namespace muster::store

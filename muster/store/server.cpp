@@ -1,0 +1,250 @@
+#include "muster/store/server.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "muster/base/assert.h"
+#include "muster/base/log.h"
+
+namespace muster::store {
+namespace {
+
+constexpr std::size_t kScratchBytes = std::size_t{64} << 10U;
+// One turn of a connection reads no more than this, so that a fast sender leaves room for the others.
+constexpr int kReadsPerTurnMax = 8;
+// A larger input buffer is given back when it is empty.
+constexpr std::size_t kInputBytesKept = 4096;
+
+}  // namespace
+
+// One client. Serving: bytes go through the session. Draining: the session is over; what the client still sends is thrown
+// away until it closes too, because closing a socket with unread bytes would reset the connection.
+class Server::Connection final : public net::StreamEvents, public SessionOwner {
+ public:
+  Connection(Server& server, std::unique_ptr<net::Stream> stream)
+      : server_(server), stream_(std::move(stream)), linger_(server.loop_, [this] { server_.closed(*this); }) {}
+
+  Result<> open(std::string_view namespace_name) {
+    auto session = server_.hub_.open(*this, namespace_name);
+    if (!session) return fail(session.error());
+    session_ = std::move(*session);
+    stream_->set_events(this);
+    stream_->want(true, false);
+    return {};
+  }
+
+  ~Connection() override { server_.buffered_bytes_ -= counted_bytes_; }
+
+  void on_readable() override {
+    if (draining()) {
+      drain();
+      return;
+    }
+    for (int reads = 0; reads < kReadsPerTurnMax && !draining(); ++reads) {
+      const net::Transfer transfer = stream_->read(server_.scratch_);
+      if (transfer.kind == net::Transfer::Kind::WouldBlock) break;
+      if (transfer.kind != net::Transfer::Kind::Moved) {
+        // Its waits and watches go with it; what it wrote stays.
+        log::debug("store", "connection ended peer={}", stream_->peer());
+        gone_ = true;
+        break;
+      }
+      take(std::string_view(server_.scratch_.data(), transfer.bytes));
+      if (transfer.bytes < server_.scratch_.size() || session_->output_is_high()) break;
+    }
+    note();
+    server_.settle();
+  }
+
+  void on_writable() override {
+    note();
+    server_.settle();
+  }
+
+  void output_added() override { note(); }
+
+  void must_close(std::string reason) override {
+    if (close_reason_.empty()) close_reason_ = std::move(reason);
+    note();
+  }
+
+  // Sends, resumes a client that had too much output, closes. False when the connection is to be removed.
+  bool settle() {
+    noted_ = false;
+    if (gone_) return false;
+    if (draining()) return true;
+    if (!send()) return false;
+    if (!close_reason_.empty()) return begin_draining();
+    // The client has read its backlog: go on with what it had sent meanwhile.
+    while (paused_ && !session_->output_is_high()) {
+      paused_ = false;
+      take({});
+      if (!close_reason_.empty()) return begin_draining();
+      if (!send()) return false;
+    }
+    stream_->want(!paused_, !session_->output().empty());
+    count();
+    if (paused_ && !server_.hub_.has_room_for(0)) {
+      close_reason_ = fmt::format("--max-memory is used up, and it does not read its {} bytes of replies",
+                                  session_->output().size());
+      return begin_draining();
+    }
+    return true;
+  }
+
+ private:
+  bool draining() const { return session_ == nullptr; }
+
+  void note() {
+    if (noted_) return;
+    noted_ = true;
+    server_.unsettled_.push_back(this);
+  }
+
+  // Serves what has come, in front of it what had been left over.
+  void take(std::string_view bytes) {
+    const bool from_input = !input_.empty();
+    if (from_input) input_.append(bytes);
+    const std::string_view all = from_input ? std::string_view(input_) : bytes;
+    std::size_t consumed = 0;
+    const auto received = session_->receive(all, consumed);
+    if (!received) {
+      must_close(received.error().message);
+      return;
+    }
+    if (from_input) {
+      input_.erase(0, consumed);
+      if (input_.empty() && input_.capacity() > kInputBytesKept) std::string().swap(input_);
+    } else {
+      input_.assign(bytes.substr(consumed));
+    }
+    paused_ = session_->output_is_high();
+    if (input_.size() > kScratchBytes && !server_.hub_.has_room_for(input_.size())) {
+      must_close(fmt::format("its unfinished request of {} bytes does not fit into --max-memory", input_.size()));
+    }
+  }
+
+  bool send() {
+    while (!session_->output().empty()) {
+      const std::string_view piece = session_->output();
+      const net::Transfer transfer = stream_->write({&piece, 1});
+      if (transfer.kind == net::Transfer::Kind::WouldBlock) return true;
+      if (transfer.kind != net::Transfer::Kind::Moved) {
+        log::debug("store", "connection lost peer={} reason={}", stream_->peer(), describe_errno(transfer.error_number));
+        return false;
+      }
+      session_->sent(transfer.bytes);
+    }
+    return true;
+  }
+
+  bool begin_draining() {
+    log::warn("store", "closing a connection peer={} dialect={} reason={}", stream_->peer(),
+              wire::name_of(session_->dialect()), log::quote(close_reason_));
+    session_.reset();
+    std::string().swap(input_);
+    count();
+    stream_->shutdown_write();
+    stream_->want(true, false);
+    linger_.set(server_.loop_.now() + server_.options_.linger);
+    return true;
+  }
+
+  void drain() {
+    for (int reads = 0; reads < kReadsPerTurnMax; ++reads) {
+      const net::Transfer transfer = stream_->read(server_.scratch_);
+      if (transfer.kind == net::Transfer::Kind::WouldBlock) return;
+      if (transfer.kind != net::Transfer::Kind::Moved) {
+        server_.closed(*this);
+        return;
+      }
+    }
+  }
+
+  void count() {
+    const std::size_t bytes = draining() ? 0 : input_.size() + session_->output().size();
+    server_.buffered_bytes_ += bytes - counted_bytes_;
+    counted_bytes_ = bytes;
+    server_.hub_.set_buffered_bytes(server_.buffered_bytes_);
+  }
+
+  Server& server_;
+  std::unique_ptr<net::Stream> stream_;
+  std::unique_ptr<Session> session_;  // none while draining
+  std::string input_;  // an unfinished request
+  std::string close_reason_;
+  std::size_t counted_bytes_ = 0;
+  bool paused_ = false;  // too much output: not reading
+  bool noted_ = false;   // in unsettled_
+  bool gone_ = false;
+  Timer linger_;
+};
+
+Server::Server(Loop& loop, ServerOptions options)
+    : loop_(loop), options_(std::move(options)), hub_(options_.hub), scratch_(kScratchBytes, '\0') {}
+
+Server::~Server() {
+  ports_.clear();
+  // A dying session can release others; nobody is there to be told any more, but they must outlive the telling.
+  while (!connections_.empty()) connections_.erase(connections_.begin());
+}
+
+Result<int> Server::listen(net::Transport& transport, const net::Endpoint& endpoint, std::string namespace_name) {
+  const auto accept = [this, namespace_name](std::unique_ptr<net::Stream> stream) {
+    accepted(std::move(stream), namespace_name);
+  };
+  auto listener = transport.listen(endpoint, accept);
+  if (!listener) return fail(listener.error());
+  const int port = (*listener)->port();
+  ports_.push_back({std::move(namespace_name), std::move(*listener)});
+  return port;
+}
+
+bool Server::drop_namespace(std::string_view name) {
+  const auto listens = [&](const Port& port) { return port.namespace_name == name; };
+  const bool listened = std::erase_if(ports_, listens) > 0;
+  const bool existed = hub_.drop_namespace(name);
+  settle();
+  return listened || existed;
+}
+
+void Server::accepted(std::unique_ptr<net::Stream> stream, const std::string& namespace_name) {
+  const std::string peer = stream->peer();
+  auto connection = std::make_unique<Connection>(*this, std::move(stream));
+  if (const auto opened = connection->open(namespace_name); !opened) {
+    log::warn("store", "refusing a connection peer={} reason={}", peer, log::quote(opened.error().message));
+    return;
+  }
+  Connection* const key = connection.get();
+  connections_.emplace(key, std::move(connection));
+  update_accepting();
+}
+
+void Server::closed(Connection& connection) {
+  std::replace(unsettled_.begin(), unsettled_.end(), &connection, static_cast<Connection*>(nullptr));
+  connections_.erase(&connection);
+  update_accepting();
+}
+
+void Server::update_accepting() {
+  const bool accepting = connections_.size() < options_.connections_max;
+  if (accepting == accepting_) return;
+  accepting_ = accepting;
+  if (!accepting) {
+    log::warn("store", "{} connections, the most this server takes; new ones wait until others close",
+              connections_.size());
+  }
+  for (const Port& port : ports_) port.listener->set_accepting(accepting);
+}
+
+void Server::settle() {
+  // Settling one can add others: a connection that goes passes its wake-ups on.
+  for (std::size_t index = 0; index < unsettled_.size(); ++index) {
+    Connection* const connection = unsettled_[index];
+    if (connection != nullptr && !connection->settle()) closed(*connection);
+  }
+  unsettled_.clear();
+}
+
+}  // namespace muster::store

@@ -1,0 +1,57 @@
+// Muster's extension of the store protocol: frames with request ids, so that many requests are under way on one
+// connection, waits do not hold up what comes behind them, and the server can push changes.
+//
+// A client asks with CHECK for `kExtensionKey` whether the server has it, then sends UPGRADE (version, namespace). The
+// server answers with the version it chose as u32, and from then on both sides send frames:
+//
+//   request: u32 size of what follows, u32 id, u8 opcode, body
+//   reply:   u32 size of what follows, u32 id, u8 status, body
+//
+// Every request but CANCEL gets exactly one final reply with its id; a watch gets an Ok, then Change replies, then a final
+// error when it ends. Strings are a u32 length and the bytes; lists a u32 count and the elements. An operation the server
+// does not know is refused with Unimplemented, and the connection goes on.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "muster/base/error.h"
+#include "muster/wire/store_protocol.h"
+
+namespace muster::wire {
+
+inline constexpr std::size_t kFrameHeaderBytes = 9;
+
+// The status byte: Ok, a change of a watch, or kErrorBase + ErrorKind with the message as body.
+inline constexpr std::uint8_t kStatusOk = 0;
+inline constexpr std::uint8_t kStatusChange = 1;
+inline constexpr std::uint8_t kStatusErrorBase = 16;
+
+struct Reply {
+  std::uint32_t id = 0;
+  std::uint8_t status = kStatusOk;
+  std::string_view body;
+};
+
+// The error a reply carries, if it does. Kinds this version does not know read as Invalid.
+std::optional<Error> error_of(const Reply& reply);
+
+void encode_request(const Request& request, std::string& out);
+// False if the frame is not well formed: `reason` says why and the connection must be closed. A frame with an opcode
+// nobody knows is well formed: `request.operation` is Upgrade, which no frame can otherwise hold.
+bool decode_request(std::string_view frame, const Limits& limits, Request& request, std::string& reason);
+
+// Begins a reply whose body is written behind it; `end_reply` fills in the size.
+std::size_t begin_reply(std::uint32_t id, std::uint8_t status, std::string& out);
+void end_reply(std::size_t start, std::string& out);
+void encode_error(std::uint32_t id, ErrorKind kind, std::string_view message, std::string& out);
+
+// Finds the reply at the beginning of `input`: its size in bytes, 0 if it is not complete, nothing if it is malformed or
+// larger than `size_max`.
+std::optional<std::size_t> decode_reply(std::string_view input, std::size_t size_max, Reply& reply);
+
+}  // namespace muster::wire
