@@ -95,11 +95,10 @@ void add_completion_commands(CLI::App& program, int& exit_status) {
   });
 
   CLI::App* complete = program.add_subcommand("complete", "Print candidates for the last word")->group("");
-  complete->prefix_command();
-  complete->callback([complete, &program, &exit_status] {
-    std::vector<std::string> words = complete->remaining();
-    if (!words.empty() && words.front() == "--") words.erase(words.begin());
-    for (const Candidate& candidate : candidates(program, words)) {
+  auto words = std::make_shared<std::vector<std::string>>();
+  complete->add_option("words", *words, "What has been typed so far, behind --");
+  complete->callback([words, &program, &exit_status] {
+    for (const Candidate& candidate : candidates(program, *words)) {
       fmt::print("{}\t{}\n", candidate.name, candidate.description);
     }
     exit_status = kExitOk;

@@ -10,11 +10,11 @@
 #include "muster/cli/completion.h"
 #include "muster/cli/exit_status.h"
 #include "muster/cli/store_commands.h"
+#include "muster/cli/usage.h"
 
 namespace {
 
 int run(int count, char** words) {
-  using muster::cli::kExitUsage;
   CLI::App program("Muster gathers processes on many machines into one job.", "muster");
   program.set_version_flag("--version", std::string("muster ") + MUSTER_VERSION);
   program.require_subcommand(1);
@@ -27,15 +27,7 @@ int run(int count, char** words) {
   } catch (const CLI::Success& help) {
     return program.exit(help);
   } catch (const CLI::ParseError& error) {
-    const CLI::App* command = &program;
-    while (!command->get_subcommands().empty()) command = command->get_subcommands().front();
-    fmt::print(stderr, "muster: {}\n", error.what());
-    std::string path = command->get_name();
-    for (const CLI::App* parent = command->get_parent(); parent != nullptr; parent = parent->get_parent()) {
-      path = parent->get_name() + " " + path;
-    }
-    fmt::print(stderr, "Try `{} --help`.\n", path);
-    return kExitUsage;
+    return muster::cli::report_usage(program, error);
   }
   // Output that could not be written (a full disk, a closed pipe) must not look like success.
   if (std::fflush(stdout) != 0 && exit_status == muster::cli::kExitOk) exit_status = muster::cli::kExitFailed;
