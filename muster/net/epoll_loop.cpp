@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <utility>
 
 #include "muster/base/assert.h"
 
@@ -29,6 +30,7 @@ FdWatch::FdWatch(EpollLoop& loop, int fd, std::function<void(std::uint32_t)> rea
 
 FdWatch::~FdWatch() {
   want(0);
+  if (loop_.calling_ == this) loop_.calling_ = nullptr;
   for (auto& [watch, events] : loop_.pending_) {
     if (watch == this) watch = nullptr;
   }
@@ -145,8 +147,13 @@ void EpollLoop::turn() {
   for (std::size_t index = 0; index < pending_.size(); ++index) {
     const auto [watch, bits] = pending_[index];
     if (watch == nullptr) continue;
-    pending_[index].first = nullptr;  // it may destroy itself
-    watch->ready_(bits);
+    pending_[index].first = nullptr;
+    // The function is moved out while it runs, for it may destroy the watch, and itself with it.
+    std::function<void(std::uint32_t)> ready = std::exchange(watch->ready_, nullptr);
+    calling_ = watch;
+    ready(bits);
+    if (calling_ == watch) watch->ready_ = std::move(ready);
+    calling_ = nullptr;
   }
   pending_.clear();
   if (woken) {

@@ -25,7 +25,8 @@ class EpollLoop;
 // Owned by whoever owns the descriptor, and destroyed before it is closed. Lives on the loop's thread.
 class FdWatch {
  public:
-  // `ready` gets the EPOLL… bits. Requires: `loop` outlives the watch. Nothing is wanted at first.
+  // `ready` gets the EPOLL… bits and may destroy the watch. Requires: `loop` outlives the watch. Nothing is wanted at
+  // first.
   FdWatch(EpollLoop& loop, int fd, std::function<void(std::uint32_t events)> ready);
   ~FdWatch();
   FdWatch(const FdWatch&) = delete;
@@ -90,6 +91,7 @@ class EpollLoop final : public Loop {
   Fd wake_;  // an eventfd that other threads write
   // The watches with events in this turn that are still to be called; a destroyed watch clears its place.
   std::vector<std::pair<FdWatch*, std::uint32_t>> pending_;
+  FdWatch* calling_ = nullptr;  // whose function runs now; nothing once that function has destroyed its watch
   std::mutex posted_mutex_;
   std::vector<std::function<void()>> posted_;  // guarded by posted_mutex_
   std::atomic<bool> stopping_ = false;

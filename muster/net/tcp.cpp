@@ -223,10 +223,14 @@ Task<Result<std::vector<Address>>> resolve(EpollLoop& loop, Endpoint endpoint) {
   co_return co_await found;
 }
 
+using AcceptFunction = std::function<void(std::unique_ptr<Stream>)>;
+
 class TcpListener final : public Listener {
  public:
-  TcpListener(EpollLoop& loop, std::function<void(std::unique_ptr<Stream>)> accepted)
-      : loop_(loop), accepted_(std::move(accepted)), rest_(loop, [this] { update(); }) {}
+  TcpListener(EpollLoop& loop, AcceptFunction accepted)
+      : loop_(loop),
+        accepted_(std::make_shared<const AcceptFunction>(std::move(accepted))),
+        rest_(loop, [this] { update(); }) {}
 
   // `port` 0 lets the system choose. Returns 0 or an errno.
   int bind(const Address& address, bool dual_stack) {
@@ -273,6 +277,7 @@ class TcpListener final : public Listener {
   }
 
   void accept_some(int listening) {
+    const std::shared_ptr<const AcceptFunction> accepted = accepted_;
     for (int count = 0; count < kAcceptBurstMax && accepting_; ++count) {
       Fd fd(::accept4(listening, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
       if (!fd.is_open()) {
@@ -290,12 +295,14 @@ class TcpListener final : public Listener {
       }
       exhausted_ = false;
       std::string peer = peer_of(fd.get());
-      accepted_(std::make_unique<TcpStream>(loop_, std::move(fd), std::move(peer)));
+      (*accepted)(std::make_unique<TcpStream>(loop_, std::move(fd), std::move(peer)));
+      if (accepted.use_count() == 1) return;  // the call destroyed the listener
     }
   }
 
   EpollLoop& loop_;
-  std::function<void(std::unique_ptr<Stream>)> accepted_;
+  // Shared with the call that runs, which may destroy the listener.
+  std::shared_ptr<const AcceptFunction> accepted_;
   std::vector<std::unique_ptr<Socket>> sockets_;
   Timer rest_;
   int port_ = 0;

@@ -519,7 +519,9 @@ void ExtensionWatch::on_reply(const wire::Reply& reply) {
     return end({ErrorKind::Invalid, "the server sent a malformed change"});
   }
   change.kind = static_cast<Change::Kind>(kind);
-  if (changes_.size() >= kWatchChangesMax) {
+  // The state at the beginning is as large as it is; what follows must be kept up with.
+  const bool is_state = change.kind == Change::Kind::Present || change.kind == Change::Kind::Absent;
+  if (!is_state && changes_.size() >= kWatchChangesMax) {
     return end({ErrorKind::Unavailable, fmt::format("the watch fell more than {} changes behind", kWatchChangesMax)});
   }
   changes_.push_back(std::move(change));

@@ -18,10 +18,19 @@ using wire::put_blob;
 using wire::put_string;
 
 constexpr std::size_t kNamespaceNameBytesMax = 255;
+constexpr std::size_t kSmallWaitBytes = std::size_t{64} << 10U;
 // A larger output buffer is given back when it is empty.
 constexpr std::size_t kOutputBytesKept = 4096;
 
 void put_wait_reply(std::string& out, wire::WaitReply reply) { put(out, static_cast<std::uint8_t>(reply)); }
+
+// What it costs to remember a waiter: each key stands in the table and, for the extension, in the Hub, with its place in line.
+std::size_t bytes_of_wait(std::span<const std::string_view> keys) {
+  constexpr std::size_t kPlaceBytes = 160;
+  std::size_t sum = kPlaceBytes;
+  for (const std::string_view key : keys) sum += 2 * key.size() + kPlaceBytes;
+  return sum;
+}
 
 // What the request would add to the store, at most.
 std::size_t bytes_added_by(const wire::Request& request) {
@@ -35,6 +44,12 @@ std::size_t bytes_added_by(const wire::Request& request) {
     case Operation::Add:
     case Operation::Barrier:
       return request.key.size() + 20 + Table::kEntryOverheadBytes;
+    case Operation::Wait:
+    case Operation::MultiGet: {
+      // Small waits are let in even when the store is full: readers must go on, and most waits end at once.
+      const std::size_t bytes = bytes_of_wait(request.keys);
+      return bytes > kSmallWaitBytes ? bytes : 0;
+    }
     case Operation::MultiSet: {
       std::size_t sum = 0;
       for (std::size_t index = 0; index < request.keys.size(); ++index) {
@@ -146,14 +161,27 @@ std::vector<std::pair<std::string, std::string>> Hub::describe() const {
   return lines;
 }
 
+void Hub::remember(WaiterId waiter, Waiting waiting) {
+  waiting_bytes_ += waiting.bytes;
+  waiters_.emplace(waiter, std::move(waiting));
+}
+
+std::optional<Waiting> Hub::recall(WaiterId waiter) {
+  const auto found = waiters_.find(waiter);
+  if (found == waiters_.end()) return std::nullopt;
+  std::optional<Waiting> waiting(std::move(found->second));
+  waiters_.erase(found);
+  waiting_bytes_ -= waiting->bytes;
+  return waiting;
+}
+
 void Hub::carry_out(Space& space) {
   // Answering a waiter can release the next one (a queue's), so the list may grow under way.
   for (std::size_t index = 0; index < outcome_.released.size(); ++index) {
     const WaiterId waiter = outcome_.released[index];
-    const auto found = waiters_.find(waiter);
-    MUSTER_ASSERT(found != waiters_.end());
-    const Waiting waiting = std::move(found->second);
-    waiters_.erase(found);
+    const auto remembered = recall(waiter);
+    MUSTER_ASSERT(remembered.has_value());
+    const Waiting& waiting = *remembered;
     waiting.session->released(waiter, waiting);
     waiting.session->owner_.output_added();
   }
@@ -188,7 +216,7 @@ Session::~Session() {
   for (const auto& [id, waiter] : waits_) waits.push_back(waiter);
   std::sort(waits.begin(), waits.end());  // not in the order of a hash table
   for (const WaiterId waiter : waits) {
-    hub_.waiters_.erase(waiter);
+    hub_.recall(waiter);
     table.forget(waiter, hub_.outcome_);
   }
   for (const auto& [id, watcher] : watches_) {
@@ -259,7 +287,7 @@ void Session::settle_previous_wait(const wire::Request& request) {
   if (wait_is_pending_ && parser_.dialect() == wire::Dialect::Modern && !replaced) return;
   // Released, and now it pops what it was woken for: that must not wake the next waiter.
   if (!wait_is_pending_ && request.operation == Operation::QueuePop) return;
-  hub_.waiters_.erase(wait_);
+  hub_.recall(wait_);
   space_->table.forget(wait_, hub_.outcome_);
   wait_ = 0;
   wait_is_pending_ = false;
@@ -305,7 +333,7 @@ Result<> Session::serve_pytorch(const wire::Request& request) {
       if (*over) {
         put_wait_reply(output_, wire::WaitReply::StopWaiting);
       } else {
-        hub_.waiters_.emplace(waiter, Waiting{this, 0, request.operation, {}});
+        hub_.remember(waiter, Waiting{this, 0, request.operation, {}, bytes_of_wait(request.keys)});
         wait_ = waiter;
         wait_is_pending_ = true;
       }
@@ -509,8 +537,8 @@ void Session::serve_waiting(const wire::Request& request) {
     if (!over) return reply_error(request.id, over.error().kind, over.error().message);
     if (!*over) {
       waits_.emplace(request.id, waiter);
-      Waiting waiting{this, request.id, request.operation, {keys.begin(), keys.end()}};
-      hub_.waiters_.emplace(waiter, std::move(waiting));
+      Waiting waiting{this, request.id, request.operation, {keys.begin(), keys.end()}, bytes_of_wait(keys)};
+      hub_.remember(waiter, std::move(waiting));
       return;
     }
   }
@@ -531,7 +559,11 @@ void Session::released(WaiterId waiter, const Waiting& waiting) {
 // A key may have been deleted while others were waited for; such values are marked absent, and the client decides.
 void Session::finish_waiting(std::uint32_t id, Operation operation, WaiterId waiter,
                              std::span<const std::string_view> keys) {
-  if (operation == Operation::Wait || operation == Operation::Barrier) return reply_ok(id);
+  if (operation == Operation::Wait || operation == Operation::Barrier) {
+    // Whoever only waits takes nothing: an item that woke it is there for the next in line.
+    space_->table.forget(waiter, hub_.outcome_);
+    return reply_ok(id);
+  }
   const auto put_item = [&](const std::string* value) {
     put<std::uint8_t>(output_, value != nullptr ? 1 : 0);
     if (value != nullptr) put_string(output_, *value);
@@ -611,7 +643,7 @@ void Session::notified(std::uint32_t id, const Notice& notice) {
 // Ends a wait or a watch; its final reply says so. Whatever ended by itself has had its reply already.
 void Session::cancel(std::uint32_t id) {
   if (const auto waiting = waits_.find(id); waiting != waits_.end()) {
-    hub_.waiters_.erase(waiting->second);
+    hub_.recall(waiting->second);
     space_->table.forget(waiting->second, hub_.outcome_);
     waits_.erase(waiting);
   } else if (const auto watching = watches_.find(id); watching != watches_.end()) {

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -29,7 +30,7 @@ class Session;
 
 struct HubOptions {
   wire::Limits limits;
-  // Of stored data and of what connections have buffered, together.
+  // Of stored data, of waits, and of what connections have buffered, together.
   std::size_t memory_bytes_max = std::size_t{4} << 30U;
   // Of one reply.
   std::size_t reply_bytes_max = std::size_t{1} << 30U;
@@ -67,6 +68,7 @@ struct Waiting {
   std::uint32_t id = 0;
   wire::Operation operation = wire::Operation::Wait;
   std::vector<std::string> keys;
+  std::size_t bytes = 0;  // what remembering it costs, roughly
 };
 
 // One connection's side of the protocol. Owned by the connection.
@@ -141,7 +143,7 @@ class Hub {
 
   // What the connections have buffered, kept up to date by the server.
   void set_buffered_bytes(std::size_t bytes) { buffered_bytes_ = bytes; }
-  std::size_t memory_bytes() const { return table_bytes_ + buffered_bytes_; }
+  std::size_t memory_bytes() const { return table_bytes_ + buffered_bytes_ + waiting_bytes_; }
   bool has_room_for(std::size_t bytes) const { return memory_bytes() + bytes <= options_.memory_bytes_max; }
 
   // For people: names and values in a fixed order.
@@ -154,6 +156,9 @@ class Hub {
 
   Result<Space*> enter(std::string_view name);
   void leave(Space& space);
+  void remember(WaiterId waiter, Waiting waiting);
+  // Forgets the waiter and returns what it waited for; nothing if it does not wait.
+  std::optional<Waiting> recall(WaiterId waiter);
   // Answers those that the last request released or notified, and takes stock of the memory.
   void carry_out(Space& space);
   std::uint64_t next_id() { return ++last_id_; }
@@ -173,6 +178,7 @@ class Hub {
   std::uint64_t last_id_ = 0;
   std::size_t table_bytes_ = 0;
   std::size_t buffered_bytes_ = 0;
+  std::size_t waiting_bytes_ = 0;
   std::uint64_t request_count_ = 0;
   std::vector<std::pair<std::string, std::string>> description_;
 };

@@ -19,7 +19,7 @@ constexpr std::size_t kSlackBytesMax = 1024;
 
 void assign_tightly(std::string& target, std::string_view value) {
   if (target.capacity() > kSlackBytesMax && target.capacity() / 2 > value.size()) {
-    target = std::string(value);
+    std::string(value).swap(target);  // an assignment would keep the memory of `target`
   } else {
     target.assign(value);
   }
