@@ -411,6 +411,7 @@ Result<> Session::upgrade(const wire::Request& request) {
   if (!request.key.empty()) {
     const auto space = hub_.enter(request.key);
     if (!space) return fail(space.error());
+    hub_.carry_out(*space_);  // of the wait that ends with the upgrade
     hub_.leave(*space_);
     space_ = *space;
   }
@@ -518,7 +519,7 @@ void Session::serve_waiting(const wire::Request& request) {
   const WaiterId waiter = hub_.next_id();
   const bool may_wait = request.blocking || request.operation == Operation::Wait || request.operation == Operation::Barrier;
   if (may_wait) {
-    if (waits_.contains(request.id)) {
+    if (waits_.contains(request.id) || watches_.contains(request.id)) {
       return reply_error(request.id, ErrorKind::Invalid, fmt::format("request id {} is in use", request.id));
     }
     if (waits_.size() >= hub_.options_.waits_per_session_max) {
@@ -600,7 +601,7 @@ void Session::watch(const wire::Request& request) {
     return;
   }
   const auto id = extension ? request.id : static_cast<std::uint32_t>(watches_.size());
-  if (watches_.contains(id)) {
+  if (watches_.contains(id) || waits_.contains(id)) {
     return reply_error(id, ErrorKind::Invalid, fmt::format("request id {} is in use", id));
   }
   const WatcherId watcher = hub_.next_id();

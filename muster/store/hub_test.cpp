@@ -1057,7 +1057,7 @@ TEST_F(ExtensionWaits, AreManyAtOnceAndEndInAnyOrder) {
   EXPECT_EQ(client.read(), ok(2, item("value")));
   other.tell(set("m", ""));
   EXPECT_EQ(client.read(), ok(3, item("value") + item("")));
-  other.tell(barrier("b", 2));
+  EXPECT_EQ(other.ask(barrier("b", 2)), kStopWaiting);
   EXPECT_EQ(client.read(), ok(5));
   other.tell(set("w", ""));
   EXPECT_EQ(client.read(), ok(1));
@@ -1421,6 +1421,7 @@ TEST_F(Memory, IsCountedForKeysValuesAndQueuesAndReturnsToZero) {
   client.ask(add("n", 100));
   client.ask(compare_set("c", "", "x"));
   client.tell(barrier("bar", 2));
+  client.ask(cancel_wait());
   for (const std::string_view key : {"a", "b", "n", "c", "bar"}) client.ask(delete_key(key));
   EXPECT_EQ(hub.memory_bytes(), 0U);
 }

@@ -254,6 +254,9 @@ void RequestParser::fill(std::string_view input, Request& request) {
   request.operation = operation_;
   request.id = 0;
   request.blocking = false;
+  request.key = {};
+  request.value = {};
+  request.desired = {};
   request.number = number_;
   request.keys.clear();
   request.values.clear();

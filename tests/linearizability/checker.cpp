@@ -896,7 +896,7 @@ std::string describe_answer(const Operation& operation) {
   if (operation.outcome == Outcome::FailedNotApplied) return "refused";
   const Answer& answer = operation.answer;
   const bool has_value = is_read(operation.call.kind) || operation.call.kind == Kind::CompareSet;
-  const std::string value = States::quoted(answer.value);
+  std::string value = States::quoted(answer.value);
   switch (answer.status) {
     case Answer::Status::Done:
       if (operation.call.kind == Kind::Add) return answer.value;

@@ -645,6 +645,7 @@ TEST(Recorder, GivesEveryThreadItsOwnTimes) {
   constexpr int kOperations = 500;
   Recorder recorder(kThreads);
   std::vector<std::thread> threads;
+  threads.reserve(kThreads);
   for (int client = 0; client < kThreads; ++client) {
     threads.emplace_back([&recorder, client] {
       for (int count = 0; count < kOperations; ++count) {

@@ -274,7 +274,7 @@ class WorkerCounting(muster.TestCase):
         self.assertEqual(host.receive(), "hosting")
         endpoint = f"127.0.0.1:{port}"
 
-        # The commands are no workers: they retry until there is a server, and leave the host waiting.
+        # The commands are no workers: they retry until there is a server, and the host waits on.
         for words in (("ping",), ("set", "report", "from a command"), ("add", "counter", "1")):
             done = self.command(endpoint, *words, timeout="60s")
             self.assertEqual(done.returncode, 0, done.stderr)

@@ -1,4 +1,4 @@
-"""What the tests with real PyTorch peers share: the `muster` program, child processes, bounded waits.
+"""What the tests with real PyTorch peers share: the program, child processes, bounded waits.
 
 Environment:
   MUSTER_BIN            the program under test; without it, build/bin/muster of this source tree
@@ -189,9 +189,9 @@ def finish(process):
 
 # ---- peers in other processes -----------------------------------------------------------------
 
-# Children are forked from a process that has PyTorch loaded but no thread and no store: importing it
-# again in each would take seconds, and forking this process, with the threads it has by then, is what
-# only the tests about forking should do.
+# Children are forked from a process that has PyTorch loaded but no thread and no store: importing
+# it again in each would take seconds, and forking this process, with the threads it has by then, is
+# what only the tests about forking should do.
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["torch.distributed"])
 

@@ -1,7 +1,7 @@
 """The parts that PyTorch processes other than the test itself play.
 
-Functions that take a pipe first run under muster.Peer. As a program, this file lets an interpreter with another
-PyTorch version take part in `exchange`:  peers.py exchange HOST PORT NAME ALL,NAMES
+Functions that take a pipe first run under muster.Peer. As a program, this file lets an interpreter
+with another PyTorch version take part in `exchange`:  peers.py exchange HOST PORT NAME ALL,NAMES
 """
 
 import json
@@ -58,6 +58,14 @@ def get_each(pipe, host, port, keys):
         pipe.send(key)
         values.append(store.get(key))
     return values
+
+
+def pop(pipe, host, port, queue):
+    """Waits for an item of `queue`."""
+    store = connect(host, port)
+    store.add("connected", 1)
+    pipe.send("popping")
+    return store.queue_pop(queue)
 
 
 def obey(pipe, host, port, options):

@@ -1,4 +1,4 @@
-"""Unmodified PyTorch clients on our store server: every Store method that this PyTorch version has."""
+"""Unmodified PyTorch clients on our store server: every Store method that this version has."""
 
 import datetime
 import json
@@ -16,8 +16,8 @@ import peers  # noqa: E402  (needs PyTorch)
 VALUE_BYTES_MAX = 8 * 1024 * 1024
 KEY_BYTES_MAX = 8192
 
-# PyTorch 1.13 has one connection for requests and one that stays silent, and no way to tell the server
-# that it stopped waiting. Later versions have one connection and can cancel.
+# PyTorch 1.13 has one connection for requests and one that stays silent, and no way to tell the
+# server that it stopped waiting. Later versions have one connection and can cancel.
 CANCELS_WAITS = hasattr(dist.TCPStore, "check")
 
 
@@ -99,7 +99,8 @@ class Keys(StoreTestCase):
 
     def test_may_be_any_text(self):
         store, other = self.connect(), self.connect()
-        keys = ["", "/", "//", "a/b", " ", "schlüssel", "ключ", "鍵", "🔑", "line\nbreak", "nul\0byte"]
+        keys = ["", "/", "//", "a/b", " ", "schlüssel", "ключ", "鍵", "🔑", "line\nbreak",
+                "nul\0byte"]
         for key in keys:
             store.set(key, f"value of {key}")
         self.assertEqual(store.num_keys(), len(keys))
@@ -219,8 +220,8 @@ class CompareSet(StoreTestCase):
         self.assertEqual(store.compare_set("key", "now", ""), b"")
         self.assertEqual(store.get("key"), b"")
 
-    # The compare_set of PyTorch 1.13 makes a Python object without holding the interpreter lock, which
-    # crashes when another thread runs: here, those who compete and those who wait are processes.
+    # The compare_set of PyTorch 1.13 makes a Python object without holding the interpreter lock,
+    # which crashes when another thread runs: here, those who compete and those who wait are processes.
 
     def test_lets_exactly_one_of_many_win(self):
         names = [f"candidate {index}" for index in range(4)]
@@ -282,13 +283,15 @@ class Waits(StoreTestCase):
         for round_ in range(3):
             key = f"late/{round_}"
             self.assert_times_out(store.wait, ["present", key], muster.BRIEF)
-            # PyTorch 1.13 says nothing when it gives up: its next request has to tell the server. (Its
-            # time-out also stays in force until the next wait sets another, so that one is first here.)
-            store.wait(["present"], muster.PATIENCE)
+            # PyTorch 1.13 says nothing when it gives up: its next request has to tell the server.
+            store.set(f"gave up/{round_}", "")
+            other.wait([f"gave up/{round_}"])
             other.set(key, str(round_))
             other.wait([key])
+            # Its time-out also stays in force for every answer until the next wait sets another.
+            store.wait(["present"], muster.PATIENCE)
             self.assertEqual(store.add("counter", 1), round_ + 1)
-            self.assertEqual(store.num_keys(), round_ + 3)
+            self.assertEqual(store.num_keys(), 2 * round_ + 4)
             self.assertEqual(store.get("present"), b"value")
             self.assertEqual(store.get(key), str(round_).encode())
 
@@ -457,18 +460,29 @@ class Queues(StoreTestCase):
         self.assertTrue(store.delete_key("name"))
         self.assertFalse(store.check(["name"]))
 
-    def test_hand_each_item_to_one_of_those_who_wait(self):
+    def test_hand_each_item_out_once(self):
         consumers = [self.connect() for _ in range(4)]
         producer = self.connect()
 
         def consume(store):
             items = []
-            while (item := store.queue_pop("work")) != b"end":
+            while True:
+                try:
+                    item = store.queue_pop("work")
+                except dist.QueueEmptyError:
+                    # A blocking pop is a wait and a pop; who comes in between may be faster.
+                    continue
+                if item == b"end":
+                    return items
                 items.append(int(item))
-            return items
+                store.queue_push("taken", item)
 
         futures = [self.start(consume, store) for store in consumers]
-        for item in range(200):
+        for item in range(100):
+            # One at a time, so that most consumers wait when the next item comes.
+            producer.queue_push("work", str(item))
+            self.assertEqual(producer.queue_pop("taken"), str(item).encode())
+        for item in range(100, 200):
             producer.queue_push("work", str(item))
         for _ in consumers:
             producer.queue_push("work", "end")
@@ -476,6 +490,19 @@ class Queues(StoreTestCase):
         self.assertEqual(sorted(item for items in taken for item in items), list(range(200)))
         self.assertTrue(all(items == sorted(items) for items in taken))
         self.assertEqual(producer.queue_len("work"), 0)
+        self.assertEqual(producer.queue_len("taken"), 100)
+
+    def test_pass_over_clients_that_gave_up_or_vanished(self):
+        consumer, producer = self.connect(), self.connect()
+        impatient = self.connect(timeout=muster.BRIEF)
+        for round_ in range(3):
+            self.assert_times_out(impatient.queue_pop, "work")
+            peer = self.peer(peers.pop, self.host, self.server.port, "work")
+            self.assertEqual(peer.receive(), "popping")
+            peer.end()
+            waiting = self.start(consumer.queue_pop, "work")
+            producer.queue_push("work", str(round_))
+            self.assertEqual(waiting.result(muster.PATIENCE_SECONDS), str(round_).encode())
 
     def test_time_out_and_keep_what_comes_later(self):
         store, other = self.connect(), self.connect()
@@ -708,7 +735,8 @@ class Concurrency(StoreTestCase):
     def test_of_clients_that_vanish_with_the_others(self):
         store = self.connect()
         for round_ in range(3):
-            peer = self.peer(peers.ping_pong, self.host, self.server.port, "ping", f"never{round_}", 1)
+            peer = self.peer(peers.ping_pong, self.host, self.server.port, "ping",
+                             f"never{round_}", 1)
             self.assertEqual(store.get("ping/0"), b"0")
             peer.end()  # While it waits.
             self.assertTrue(store.delete_key("ping/0"))

@@ -1,7 +1,7 @@
 """What real PyTorch clients send and our server answers, byte for byte.
 
-The clients' bytes are the assumption on which the server's decoder and its golden tests rest: these tests fail when
-a PyTorch version sends something else. A proxy between the two records both directions.
+The clients' bytes are the assumption on which the server's decoder and its golden tests rest: these
+tests fail when a PyTorch version sends something else. A proxy between the two records both ways.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ import muster
 dist = muster.import_distributed()
 import peers  # noqa: E402  (needs PyTorch)
 
-# The two protocols have other numbers for the operations; PyTorch 2.1, in between, is not supported.
+# The two protocols have other numbers for the operations. PyTorch 2.1, in between, is unsupported.
 IS_LEGACY = not hasattr(dist.TCPStore, "check")
 
 INIT = "05 00 00 00 00 00 00 00  69 6e 69 74 2f"
@@ -38,7 +38,7 @@ class Conversation:
             self._changed.notify_all()
 
     def take(self, speaker, byte_count):
-        """Removes and answers all that was recorded, at the earliest when it is `byte_count` long."""
+        """Removes and answers all that was recorded, once it is `byte_count` long."""
         with self._changed:
             recorded = self._recorded[speaker]
             self._changed.wait_for(lambda: len(recorded) >= byte_count, muster.PATIENCE_SECONDS)
@@ -85,8 +85,8 @@ class Proxy:
     def _pump(source, target, conversation, speaker):
         with contextlib.suppress(OSError):
             while data := source.recv(65536):
-                conversation.record(speaker, data)
                 target.sendall(data)
+                conversation.record(speaker, data)
         with contextlib.suppress(OSError):
             target.shutdown(socket.SHUT_WR)
 
@@ -118,7 +118,8 @@ class Proxy:
 class RemoteStore:
     """A store in a process of its own, with the record of its first connection.
 
-    Of its own, because the constructor of PyTorch 1.13 holds the interpreter lock: the proxy would stand still.
+    Of its own, because the constructor of PyTorch 1.13 holds the interpreter lock: the proxy would
+    stand still.
     """
 
     def __init__(self, test, proxy, **options):
@@ -264,14 +265,18 @@ class Legacy(WireTestCase):
         store.start("wait", ["never"], muster.BRIEF)
         self.assertEqual(store.finish()[0], "raised")
         store.expect("05  01 00 00 00 00 00 00 00  06 00 00 00 00 00 00 00  2f 6e 65 76 65 72")
-        # Anything tells the server that this client waits no more; this also sets another time-out.
-        store.call("wait", [], muster.PATIENCE)
-        store.expect("05  00 00 00 00 00 00 00 00", "00")
+        # Anything tells the server that this client waits no more.
+        store.call("set", "k", "")
+        store.expect("00" + KEY_K + "00 00 00 00 00 00 00 00")
         other = self.bystander()
+        other.wait(["k"])
         other.set("never", "")
         other.wait(["never"])
-        self.assertEqual(store.call("num_keys"), 1)
-        store.expect("06", "01 00 00 00 00 00 00 00")
+        # The time-out of the client's socket stays; a wait sets another.
+        store.call("wait", [], muster.PATIENCE)
+        store.expect("05  00 00 00 00 00 00 00 00", "00")
+        self.assertEqual(store.call("num_keys"), 2)
+        store.expect("06", "02 00 00 00 00 00 00 00")
         store.close()
 
     def test_wait_that_timed_out_is_answered_before_the_next_request(self):
@@ -325,7 +330,8 @@ class Modern(WireTestCase):
         first = "05 00 00 00 00 00 00 00  66 69 72 73 74"
         store = self.connect()
         self.assertEqual(store.call("compare_set", "cs", "", "first"), b"first")
-        store.expect("02  03 00 00 00 00 00 00 00  2f 63 73  00 00 00 00 00 00 00 00" + first, first)
+        store.expect("02  03 00 00 00 00 00 00 00  2f 63 73  00 00 00 00 00 00 00 00" + first,
+                     first)
         store.close()
 
     def test_check_num_keys_and_delete_key(self):
@@ -392,6 +398,26 @@ class Modern(WireTestCase):
                      "06 01 00 00 00 00 00 00 00" + queue + "0f" + queue,
                      "00  01 00 00 00 00 00 00 00  02 00 00 00 00 00 00 00  78 79")
         store.close()
+
+    @unittest.skipUnless(hasattr(dist.TCPStore, "queue_push"), "this PyTorch has no queues")
+    def test_queues_wake_one_waiter_in_the_order_of_arrival(self):
+        queue = "02 00 00 00 00 00 00 00  2f 71"
+        producer = self.bystander()
+        stores = [self.connect() for _ in range(3)]
+        for store in stores:
+            store.start("queue_pop", "q")
+            store.expect("06 01 00 00 00 00 00 00 00" + queue)
+            # The request is on its way to the server. When the server has answered two later ones
+            # of another connection, one after the other, it has seen this one.
+            producer.num_keys()
+            producer.num_keys()
+        for index, store in enumerate(stores):
+            producer.queue_push("q", str(index))
+            self.assertEqual(store.finish(), ("returned", str(index).encode()))
+            store.expect("0f" + queue,
+                         "00  01 00 00 00 00 00 00 00  01 00 00 00 00 00 00 00" + f"3{index}")
+        for store in stores:
+            store.close()
 
     @unittest.skipUnless(hasattr(dist.TCPStore, "list_keys"), "this PyTorch cannot list keys")
     def test_list_keys(self):

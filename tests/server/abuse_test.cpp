@@ -11,7 +11,7 @@
 #include <future>
 #include <memory>
 #include <string>
-#include <utility>
+#include <thread>
 #include <vector>
 
 namespace muster::tests {
@@ -141,8 +141,6 @@ TEST_P(Abuse, CostsOnlyTheOffenderItsConnection) {
   EXPECT_EQ(offender.read_to_end(), Ending::Closed);
   ASSERT_TRUE(bystander.served());
   expect_one_warning(offender.name(), offence.reason);
-  offender.close();
-  ASSERT_TRUE(log.wait_for("connection ended") || server.connection_count() == 1);
 }
 
 TEST_P(Abuse, IsEndedInGoodOrderWhileMoreIsOnTheWay) {

@@ -1,0 +1,214 @@
+#include "tests/fuzz/server_run.h"
+
+#include "muster/base/assert.h"
+#include "muster/base/random.h"
+#include "muster/store/hub.h"
+#include "muster/wire/codec.h"
+#include "muster/wire/store_extension.h"
+#include "tests/fuzz/conversation.h"
+#include "tests/fuzz/peer.h"
+#include "tests/fuzz/requests.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace muster::tests {
+namespace {
+
+using store::Hub;
+using store::HubOptions;
+
+// What one request can add to the output of a connection, under the limits below.
+constexpr std::size_t kOutputBytesOfOneRequestMax = std::size_t{256} << 10U;
+
+HubOptions small_limits() {
+  HubOptions options;
+  options.limits.key_bytes = 64;
+  options.limits.value_bytes = 256;
+  options.limits.key_count = 16;
+  options.limits.legacy_key_bytes = 96;
+  options.limits.legacy_value_bytes = 512;
+  options.limits.frame_bytes = 1024;
+  options.memory_bytes_max = std::size_t{16} << 10U;
+  options.reply_bytes_max = 4096;
+  options.output_bytes_high = 2048;
+  options.output_bytes_max = std::size_t{32} << 10U;
+  options.waits_per_session_max = 8;
+  options.watches_per_session_max = 8;
+  options.namespaces_max = 4;
+  return options;
+}
+
+// A Muster client that does everything right.
+class Observer {
+ public:
+  explicit Observer(Hub& hub) : hub_(hub) { connect(); }
+
+  // Writes what the other may wait for or watch.
+  void write() {
+    for (const std::string_view key : {"/k", "/a", "/b", "init/", "/never"}) {
+      ask(set(key, "observed"));
+      ask(get(key));
+      ask(delete_key(key));
+    }
+    ask(add("/n", 1));
+    ask(queue_push("/q", "item"));
+    ask(queue_push("/k", "item"));
+    ask(multi_set({{"/k", "1"}, {"/a", "22"}}));
+    ask(barrier("/bar", std::numeric_limits<std::int64_t>::min()));
+  }
+
+  // What it writes it reads, as long as there is memory.
+  void check() {
+    const std::string_view key = "\xff the observer's";
+    const std::string_view value = "what was written";
+    ask(delete_key(key));
+    const bool room =
+        hub_.has_room_for(key.size() + value.size() + store::Table::kEntryOverheadBytes);
+    MUSTER_ASSERT(ask(set(key, value)).has_value() == room);
+    std::string expected(1, room ? '\1' : '\0');
+    MUSTER_ASSERT(ask(tests::check({key})) == expected);
+    MUSTER_ASSERT(ask(delete_key(key)) == expected);
+    MUSTER_ASSERT(ask(tests::check({key})) == std::string(1, '\0'));
+    if (!room) return;
+    ask(set(key, value));
+    wire::put_string(expected, value);
+    MUSTER_ASSERT(ask(get(key)) == expected);
+    ask(delete_key(key));
+  }
+
+  void delete_everything() {
+    const auto listed = ask(list_keys(""));
+    MUSTER_ASSERT(listed.has_value());
+    wire::Reader reader(*listed);
+    const auto count = reader.integer<std::uint32_t>();
+    std::vector<std::string> keys;
+    for (std::uint32_t index = 0; index < count; ++index) {
+      keys.emplace_back(reader.string(listed->size()));
+    }
+    MUSTER_ASSERT(reader.finished());
+    MUSTER_ASSERT(std::is_sorted(keys.begin(), keys.end()));
+    for (const std::string& key : keys) {
+      MUSTER_ASSERT(ask(delete_key(key)) == std::string(1, '\1'));
+    }
+    MUSTER_ASSERT(ask(num_keys()) == std::string(8, '\0'));
+  }
+
+ private:
+  void connect() {
+    peer_.emplace(hub_);
+    peer_->send(std::string(kValidate) + bytes_of(upgrade(1, ""), Dialect::Modern));
+    MUSTER_ASSERT(peer_->read() == std::string("\1\0\0\0", 4));
+  }
+
+  // The body of the answer; nothing if it was refused for a reason that the other can bring about.
+  std::optional<std::string> ask(Request made) {
+    // A client that went to another namespace may drop this one.
+    if (peer_->closed()) connect();
+    made.id = ++last_id_;
+    peer_->send(bytes_of(made, Dialect::Extension));
+    MUSTER_ASSERT(!peer_->closed());
+    const std::string bytes = peer_->read();
+    wire::Reply reply;
+    MUSTER_ASSERT(wire::decode_reply(bytes, bytes.size(), reply) == bytes.size());
+    MUSTER_ASSERT(reply.id == made.id);
+    const auto error = wire::error_of(reply);
+    if (!error) return std::string(reply.body);
+    // The memory is used up; or a counter is no number, or a value too large for a reply.
+    MUSTER_ASSERT(error->kind == ErrorKind::Unavailable || error->kind == ErrorKind::Invalid);
+    return std::nullopt;
+  }
+
+  Hub& hub_;
+  std::optional<Peer> peer_;
+  std::uint32_t last_id_ = 0;
+};
+
+std::int64_t described(const Hub& hub, std::string_view name) {
+  for (const auto& [line, value] : hub.describe()) {
+    if (line == name) return std::stoll(value);
+  }
+  return -1;
+}
+
+void check_output(Peer& subject, const HubOptions& options) {
+  if (subject.closed()) return;
+  MUSTER_ASSERT(subject.session().output().size() <=
+                options.output_bytes_max + kOutputBytesOfOneRequestMax);
+}
+
+struct Seen {
+  std::string output;
+  bool closed = false;
+};
+
+Seen run(Dialect begins_as, const HubOptions& options, const std::vector<std::string_view>& pieces,
+         bool reading) {
+  Hub hub(options);
+  Seen seen;
+  {
+    Observer observer(hub);
+    observer.check();
+    Peer subject(hub);
+    if (begins_as != Dialect::Undecided) subject.send(kValidate);
+    if (begins_as == Dialect::Extension) {
+      subject.send(bytes_of(upgrade(1, ""), Dialect::Modern));
+    }
+    for (const std::string_view piece : pieces) {
+      subject.send(piece);
+      check_output(subject, options);
+      if (reading) seen.output += subject.read();
+    }
+    observer.check();
+    observer.write();
+    check_output(subject, options);
+    if (reading) seen.output += subject.read();
+    observer.check();
+    seen.closed = subject.closed();
+    subject.close();
+    MUSTER_ASSERT(described(hub, "waiting") == 0);
+    MUSTER_ASSERT(described(hub, "watching") == 0);
+    observer.check();
+    observer.delete_everything();
+  }
+  for (const std::string& name : hub.namespaces()) MUSTER_ASSERT(hub.drop_namespace(name));
+  MUSTER_ASSERT(hub.memory_bytes() == 0);
+  return seen;
+}
+
+std::vector<std::string_view> cut(std::string_view bytes, std::uint64_t seed) {
+  Random random(seed);
+  std::vector<std::string_view> pieces;
+  while (!bytes.empty()) {
+    const std::size_t size = 1 + random.below(std::uint64_t{1} << random.below(8));
+    pieces.push_back(bytes.substr(0, size));
+    bytes.remove_prefix(pieces.back().size());
+  }
+  return pieces;
+}
+
+}  // namespace
+
+void run_server(Dialect begins_as, std::string_view input) {
+  const auto [bytes, seed] = split_input(input);
+  const auto pieces = cut(bytes, seed);
+  HubOptions options = small_limits();
+  run(begins_as, options, pieces, false);
+
+  // Read at once, no output can grow so large that it decides anything.
+  options.output_bytes_max = std::size_t{1} << 20U;
+  const Seen whole = run(begins_as, options, {bytes}, true);
+  const Seen in_pieces = run(begins_as, options, pieces, true);
+  MUSTER_ASSERT(whole.closed == in_pieces.closed);
+  // What is still answered when it is clear that the connection will be closed is of no interest.
+  const auto shorter = std::min(whole.output.size(), in_pieces.output.size());
+  MUSTER_ASSERT(whole.output.substr(0, shorter) == in_pieces.output.substr(0, shorter));
+  MUSTER_ASSERT(whole.closed || whole.output.size() == in_pieces.output.size());
+}
+
+}  // namespace muster::tests
