@@ -1,10 +1,11 @@
-"""What all comparisons share: figures and targets, the report, and the processes that a run starts and stops."""
+"""What all comparisons share: figures and targets, the report, and the processes of a run."""
 
 import contextlib
 import ctypes
 import dataclasses
 import html
 import json
+import math
 import os
 import pathlib
 import platform
@@ -39,7 +40,7 @@ TARGET = re.compile(r"(ratio|value) (<=|>=) ([0-9.]+)")
 
 @dataclasses.dataclass
 class Figure:
-    """One line of the result. `samples` and `against_samples` are one number for each repetition."""
+    """One line of the result. `samples` and `against_samples`: a number for each repetition."""
 
     name: str
     unit: str
@@ -81,11 +82,19 @@ class Figure:
         return number <= float(limit) if comparison == "<=" else number >= float(limit)
 
     def as_json(self):
-        figure = {"name": self.name, "unit": self.unit, "better": self.better, "value": tidy(self.value),
-                  "spread": [tidy(number) for number in self.spread]}
+        figure = {
+            "name": self.name,
+            "unit": self.unit,
+            "better": self.better,
+            "value": tidy(self.value),
+            "spread": [tidy(number) for number in self.spread],
+        }
         if self.against_samples:
-            figure |= {"against": self.against, "against_value": tidy(self.against_value),
-                       "ratio": tidy(self.ratio) if self.ratio is not None else None}
+            figure |= {
+                "against": self.against,
+                "against_value": tidy(self.against_value),
+                "ratio": tidy(self.ratio) if self.ratio is not None else None,
+            }
         if self.target:
             figure |= {"target": self.target, "met": self.met}
         return figure
@@ -122,8 +131,12 @@ class Report:
     failures: list = dataclasses.field(default_factory=list)
 
     def as_json(self):
-        return {"benchmark": self.benchmark, "machine": self.machine,
-                "figures": [figure.as_json() for figure in self.figures], "missing_peers": self.missing_peers}
+        return {
+            "benchmark": self.benchmark,
+            "machine": self.machine,
+            "figures": [figure.as_json() for figure in self.figures],
+            "missing_peers": self.missing_peers,
+        }
 
     def miss(self, peer, reason):
         """A peer that cannot be had. Not an error, but nobody shall overlook it."""
@@ -135,20 +148,42 @@ class Report:
         print(f"*** COULD NOT MEASURE {what}: {error} ***", flush=True)
 
     def print(self):
-        print(f"\n{self.benchmark}: {self.machine['cores']} cores, Linux {self.machine['kernel']}, "
-              f"load before {self.machine['load_before']}")
+        print(
+            f"\n{self.benchmark}: {self.machine['cores']} cores, Linux {self.machine['kernel']}, "
+            f"load before {self.machine['load_before']}"
+        )
         for peer, version in self.peers.items():
             print(f"  {peer}: {version}")
         for note in self.notes:
             print(f"  {note}")
-        head = ("figure", "unit", "Muster", "lowest … highest", "against", "its value", "ratio", "target", "met")
+        head = (
+            "figure",
+            "unit",
+            "Muster",
+            "lowest … highest",
+            "against",
+            "its value",
+            "ratio",
+            "target",
+            "met",
+        )
         rows = [head]
         for figure in self.figures:
             low, high = figure.spread
             met = {None: "", True: "yes", False: "NO"}[figure.met]
-            rows.append((figure.name, figure.unit, shown(figure.value), f"{shown(low)} … {shown(high)}",
-                         figure.against or "", shown(figure.against_value),
-                         f"{figure.ratio:.2f}" if figure.ratio is not None else "", figure.target or "", met))
+            rows.append(
+                (
+                    figure.name,
+                    figure.unit,
+                    shown(figure.value),
+                    f"{shown(low)} … {shown(high)}",
+                    figure.against or "",
+                    shown(figure.against_value),
+                    f"{figure.ratio:.2f}" if figure.ratio is not None else "",
+                    figure.target or "",
+                    met,
+                )
+            )
         widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
         previous = None
         print()
@@ -157,69 +192,99 @@ class Report:
             if number > 1 and group != previous:
                 print()
             previous = group
-            print("  ".join(f"{cell:>{width}}" if column in (2, 5, 6) else f"{cell:<{width}}"
-                            for column, (cell, width) in enumerate(zip(row, widths))).rstrip())
+            print(
+                "  ".join(
+                    f"{cell:>{width}}" if column in (2, 5, 6) else f"{cell:<{width}}"
+                    for column, (cell, width) in enumerate(zip(row, widths))
+                ).rstrip()
+            )
             if number == 0:
                 print("  ".join("-" * width for width in widths))
         targets = [figure for figure in self.figures if figure.target]
         missed = [figure for figure in targets if not figure.met]
         print(f"\ntargets: {len(targets) - len(missed)} of {len(targets)} met")
         for figure in missed:
-            number = f"ratio {figure.ratio:.2f}" if figure.ratio is not None else f"value {shown(figure.value)}"
-            print(f"  missed: {figure.name}" + (f" against {figure.against}" if figure.against else "") +
-                  f": {number}, target {figure.target}")
+            number = (
+                f"ratio {figure.ratio:.2f}"
+                if figure.ratio is not None
+                else f"value {shown(figure.value)}"
+            )
+            print(
+                f"  missed: {figure.name}"
+                + (f" against {figure.against}" if figure.against else "")
+                + f": {number}, target {figure.target}"
+            )
         for peer in self.missing_peers:
             print(f"*** MISSING PEER: {peer} ***")
         for failure in self.failures:
             print(f"*** COULD NOT MEASURE {failure} ***")
 
     def svg(self):
-        return plot(f"{self.benchmark}: Muster beside its peers, as ratios",
-                    [figure for figure in self.figures if figure.ratio])
+        return plot(
+            f"{self.benchmark}: Muster beside its peers, as ratios",
+            [figure for figure in self.figures if figure.ratio and not figure.name.endswith("p99")],
+        )
 
 
 def plot(title, figures):
-    """One line a figure: the ratio on a logarithmic scale, green where Muster is ahead, with its target as a mark."""
+    """One line a figure: the ratio on a logarithmic scale, with its target as a mark."""
     left, width, row, top = 430, 420, 16, 64
     low, high = 0.1, 10.0
 
     def x(ratio):
-        import math
-        position = (math.log10(min(max(ratio, low), high)) - math.log10(low)) / (math.log10(high) - math.log10(low))
-        return left + position * width
+        inside = min(max(ratio, low), high)
+        return left + math.log(inside / low) / math.log(high / low) * width
 
     height = top + row * len(figures) + 24
-    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{left + width + 230}" height="{height}" '
-             'font-family="sans-serif" font-size="11">',
-             '<rect width="100%" height="100%" fill="white"/>',
-             f'<text x="12" y="22" font-size="15">{html.escape(title)}</text>',
-             '<text x="12" y="40" fill="#555">green: Muster ahead; orange: behind; black mark: target. '
-             'Times, sizes: left is better. Rates: right is better.</text>']
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{left + width + 230}" height="{height}" '
+        'font-family="sans-serif" font-size="11">',
+        '<rect width="100%" height="100%" fill="white"/>',
+        f'<text x="12" y="22" font-size="15">{html.escape(title)}</text>',
+        '<text x="12" y="40" fill="#555">green: Muster ahead; orange: behind; black mark: target. '
+        "Times, sizes: left is better. Rates: right is better.</text>",
+    ]
     for tick in (0.1, 0.2, 0.5, 1, 2, 5, 10):
         color = "#333" if tick == 1 else "#ddd"
-        parts.append(f'<line x1="{x(tick):.1f}" y1="{top - 6}" x2="{x(tick):.1f}" y2="{height - 20}" stroke="{color}"/>')
-        parts.append(f'<text x="{x(tick):.1f}" y="{top - 9}" text-anchor="middle" fill="#555">{tick}</text>')
+        parts.append(
+            f'<line x1="{x(tick):.1f}" y1="{top - 6}" x2="{x(tick):.1f}" y2="{height - 20}" '
+            f'stroke="{color}"/>'
+        )
+        parts.append(
+            f'<text x="{x(tick):.1f}" y="{top - 9}" text-anchor="middle" fill="#555">{tick}</text>'
+        )
     for number, figure in enumerate(figures):
         y = top + number * row
         ahead = figure.ratio <= 1 if figure.better == "lower" else figure.ratio >= 1
         start, end = sorted((x(1), x(figure.ratio)))
         label = f"{figure.name} vs {figure.against}"
-        parts.append(f'<text x="{left - 8}" y="{y + 10}" text-anchor="end">{html.escape(label)}</text>')
-        parts.append(f'<rect x="{start:.1f}" y="{y + 2}" width="{max(end - start, 1):.1f}" height="{row - 5}" '
-                     f'fill="{"#3a9d5d" if ahead else "#e08a2e"}"/>')
+        parts.append(
+            f'<text x="{left - 8}" y="{y + 10}" text-anchor="end">{html.escape(label)}</text>'
+        )
+        parts.append(
+            f'<rect x="{start:.1f}" y="{y + 2}" width="{max(end - start, 1):.1f}" '
+            f'height="{row - 5}" '
+            f'fill="{"#3a9d5d" if ahead else "#e08a2e"}"/>'
+        )
         if figure.target and figure.target.startswith("ratio"):
             at = x(float(TARGET.fullmatch(figure.target).group(3)))
-            parts.append(f'<line x1="{at:.1f}" y1="{y}" x2="{at:.1f}" y2="{y + row - 2}" stroke="black" '
-                         'stroke-width="2"/>')
-        text = f"{figure.ratio:.2f}   {shown(figure.value)} / {shown(figure.against_value)} {figure.unit}"
+            parts.append(
+                f'<line x1="{at:.1f}" y1="{y}" x2="{at:.1f}" y2="{y + row - 2}" stroke="black" '
+                'stroke-width="2"/>'
+            )
+        values = f"{shown(figure.value)} / {shown(figure.against_value)} {figure.unit}"
+        text = f"{figure.ratio:.2f}   {values}"
         parts.append(f'<text x="{left + width + 10}" y="{y + 10}">{html.escape(text)}</text>')
     parts.append("</svg>")
     return "\n".join(parts) + "\n"
 
 
 def machine():
-    return {"cores": len(os.sched_getaffinity(0)), "kernel": platform.release(),
-            "load_before": round(os.getloadavg()[0], 2)}
+    return {
+        "cores": len(os.sched_getaffinity(0)),
+        "kernel": platform.release(),
+        "load_before": round(os.getloadavg()[0], 2),
+    }
 
 
 # ---- processes --------------------------------------------------------------------------------
@@ -255,15 +320,16 @@ scratch_file.count = 0
 
 
 def raise_file_limit():
-    """Lets this process and its children open as many files as the system permits; returns that number."""
+    """Lets this process and its children open as many files as permitted; returns that number."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     return hard
 
 
 def raise_priority():
-    """Puts the calling process before all others. Where the kernel groups processes by session, a process has to be in a
-    session of its own, whose group is then raised too. OSError if that is not permitted."""
+    """Puts the calling process before all others. Where the kernel groups processes by session, a
+    process has to be in a session of its own, whose group is then raised too. OSError if that is
+    not permitted."""
     if os.getsid(0) != os.getpid():
         os.setsid()
     os.nice(-20)
@@ -284,8 +350,8 @@ def can_raise_priority():
 
 
 def start(command, cores=None, raised=False, log=False, **options):
-    """Starts a program on the given cores. It is told to end when this process dies. With `log`, what it says on stderr
-    is only shown if it does not start."""
+    """Starts a program on the given cores. It is told to end when this process dies. With `log`,
+    what it says on stderr is only shown if it does not start."""
     libc = ctypes.CDLL(None)
     log_file = scratch_file("log") if log else None
 
@@ -334,7 +400,9 @@ def wait_for_port(process, port_file, what, patience=60):
     while time.monotonic() < ends:
         if process.poll() is not None:
             said = process.log_file.read_text().strip() if process.log_file else ""
-            raise CannotMeasure(f"{what} ended with status {process.returncode} before it served\n{said}".rstrip())
+            raise CannotMeasure(
+                f"{what} ended with status {process.returncode} before it served\n{said}".rstrip()
+            )
         if port_file.exists():
             return int(port_file.read_text())
         time.sleep(0.01)
@@ -346,16 +414,22 @@ class CommandLoop:
 
     def __init__(self, name, command, cores, raised):
         self.name = name
-        self.process = start(command, cores, raised, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.out_of_step = False  # an answer may still come that nobody waits for
+        self.process = start(
+            command, cores, raised, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
 
     def ask(self, command, patience=60, **arguments):
         line = " ".join([command, *(f"{key}={value}" for key, value in arguments.items())])
+        if self.out_of_step:
+            raise CannotMeasure(f"{self.name} did not answer an earlier command")
         try:
             self.process.stdin.write(line + "\n")
             self.process.stdin.flush()
         except BrokenPipeError:
             raise CannotMeasure(f"{self.name} has ended") from None
         if not select.select([self.process.stdout], [], [], patience)[0]:
+            self.out_of_step = True
             raise CannotMeasure(f"{self.name} gave no answer to: {line}")
         answer = self.process.stdout.readline()
         if not answer:

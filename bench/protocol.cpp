@@ -27,8 +27,7 @@ Parsed fixed(std::size_t bytes, std::string_view received) {
   return whole(bytes, received.substr(0, bytes));
 }
 
-// ---- raw echo
-// -------------------------------------------------------------------------------------------------------
+// ---- raw echo -----------------------------------------------------------------------------------
 
 class EchoProtocol final : public Protocol {
  public:
@@ -65,8 +64,7 @@ class EchoProtocol final : public Protocol {
   std::size_t reply_bytes_;
 };
 
-// ---- Redis
-// ----------------------------------------------------------------------------------------------------------
+// ---- Redis --------------------------------------------------------------------------------------
 
 // Reads one RESP2 reply; arrays are taken as a whole and have no payload.
 Parsed parse_resp(std::string_view received) {
@@ -161,8 +159,7 @@ class RedisProtocol final : public Protocol {
   }
 };
 
-// ---- PyTorch's dialect M
-// --------------------------------------------------------------------------------------------
+// ---- PyTorch's dialect M ------------------------------------------------------------------------
 
 class TcpstoreProtocol final : public Protocol {
  public:

@@ -1,5 +1,6 @@
-"""What torch_load.cpp does, in Python, for where that cannot be compiled. The interpreter lock makes its threads take
-turns, so the figures of many clients say less about the servers; both servers are measured with it alike.
+"""What torch_load.cpp does, in Python, for where that cannot be compiled. The interpreter lock
+makes its threads take turns, so the figures of many clients say less about the servers; both
+servers are measured with it alike.
 
   torch_load.py serve PORT_FILE    hosts a TCPStore (libuv) until its input ends
   torch_load.py                    reads one command a line, answers one line of JSON
@@ -18,8 +19,13 @@ stores = {}  # by port; kept, since connecting is not what is measured
 
 
 def connect(port):
-    return TCPStore("127.0.0.1", port, is_master=False, wait_for_workers=False,
-                    timeout=datetime.timedelta(seconds=30))
+    return TCPStore(
+        "127.0.0.1",
+        port,
+        is_master=False,
+        wait_for_workers=False,
+        timeout=datetime.timedelta(seconds=30),
+    )
 
 
 def serve(file):
@@ -123,14 +129,23 @@ def obey(line):
     clients = stores.setdefault(port, [])
     while len(clients) < count:
         clients.append(connect(port))
-    lengths, elapsed, all_count = (wake if work["operation"] == "wake" else closed_loop)(work, clients)
+    lengths, elapsed, all_count = (wake if work["operation"] == "wake" else closed_loop)(
+        work, clients
+    )
     lengths.sort()
 
     def at(fraction):
         return round(lengths[min(len(lengths) - 1, int(fraction * len(lengths)))] * 1e6, 3)
 
-    return {"operations": len(lengths), "all_operations": all_count, "seconds": elapsed, "rate": len(lengths) / elapsed, "p50": at(0.5),
-            "p99": at(0.99), "longest": at(1.0)}
+    return {
+        "operations": len(lengths),
+        "all_operations": all_count,
+        "seconds": elapsed,
+        "rate": len(lengths) / elapsed,
+        "p50": at(0.5),
+        "p99": at(0.99),
+        "longest": at(1.0),
+    }
 
 
 def main():

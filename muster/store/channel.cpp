@@ -17,10 +17,11 @@ Channel::Channel(Loop& loop, std::unique_ptr<net::Stream> stream) : loop_(loop),
 
 Channel::~Channel() = default;
 
-void Channel::send(std::string_view bytes) {
-  if (broken()) return;
+bool Channel::send(std::string_view bytes) {
+  if (broken()) return false;
   output_.append(bytes);
   flush();
+  return !broken() || unsent_bytes_at_break_ < bytes.size();
 }
 
 Task<Result<std::string>> Channel::receive(std::size_t size, TimePoint deadline) {
@@ -57,7 +58,10 @@ void Channel::on_readable() {
   input_.resize(before + kReadBytes);
   const net::Transfer transfer = stream_->read({input_.data() + before, kReadBytes});
   input_.resize(before + transfer.bytes);
-  if (transfer.kind == net::Transfer::Kind::End) fail_with("the server closed the connection");
+  if (transfer.kind == net::Transfer::Kind::End) {
+    ended_ = true;
+    fail_with("the server closed the connection");
+  }
   if (transfer.kind == net::Transfer::Kind::Failed) {
     fail_with(fmt::format("the connection broke: {}", describe_errno(transfer.error_number)));
   }
@@ -85,6 +89,7 @@ void Channel::update() { stream_->want(!broken(), !output_.empty()); }
 void Channel::fail_with(std::string reason) {
   if (broken()) return;
   failure_ = std::move(reason);
+  unsent_bytes_at_break_ = output_.size();
   output_.clear();
   update();
   if (waiter_ != nullptr) waiter_->set(true);

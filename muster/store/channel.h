@@ -21,14 +21,19 @@ class Channel final : public net::StreamEvents {
   Channel(Loop& loop, std::unique_ptr<net::Stream> stream);
   ~Channel() override;
 
-  // Sends at once what the stream takes and the rest when it can. An error shows at the next `receive`.
-  void send(std::string_view bytes);
+  // Sends at once what the stream takes and the rest when it can. False if the connection was broken already and took
+  // nothing; what breaks later shows at the next `receive`.
+  bool send(std::string_view bytes);
 
   // Exactly `size` bytes. Closed when the other side ended or broke the connection; Timeout leaves what has come for the
   // next call. One caller at a time.
   Task<Result<std::string>> receive(std::size_t size, TimePoint deadline);
 
   bool broken() const { return !failure_.empty(); }
+  // The server ended the connection in good order, which some say "no" with; false if the network did.
+  bool ended() const { return ended_; }
+  // Something was received that nobody has asked for yet.
+  bool has_input() const { return !input_.empty(); }
 
   // The stream, to go on with in another way. Requires: nothing was received that was not asked for.
   std::unique_ptr<net::Stream> release();
@@ -45,6 +50,8 @@ class Channel final : public net::StreamEvents {
   std::string input_;
   std::string output_;
   std::string failure_;  // why nothing more will come; empty while all is well
+  bool ended_ = false;
+  std::size_t unsent_bytes_at_break_ = 0;
   std::size_t wanted_bytes_ = 0;
   Oneshot<bool>* waiter_ = nullptr;  // told true when there is enough, false when the deadline passed
 };

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "muster/base/log.h"
 
 namespace muster::store {
@@ -9,13 +11,20 @@ namespace {
 
 using wire::Operation;
 
+// In a message; a wait may be for thousands.
+constexpr std::size_t kKeysNamedMax = 3;
+
 std::string name_keys(const wire::Request& request) {
   if (request.keys.empty()) {
     return fmt::format("{} {}", request.operation == Operation::QueuePop ? "queue" : "key",
                        log::quote(user_key(request.key)));
   }
-  std::string text = fmt::format("key {}", log::quote(user_key(request.keys[0])));
-  if (request.keys.size() > 1) text += fmt::format(" and {} more", request.keys.size() - 1);
+  std::string text = request.keys.size() == 1 ? "key" : "keys";
+  const std::size_t named_count = std::min(request.keys.size(), kKeysNamedMax);
+  for (std::size_t index = 0; index < named_count; ++index) {
+    text += fmt::format("{} {}", index == 0 ? "" : ",", log::quote(user_key(request.keys[index])));
+  }
+  if (request.keys.size() > named_count) text += fmt::format(" and {} more", request.keys.size() - named_count);
   return text;
 }
 
@@ -56,15 +65,16 @@ Result<> check_limits(const wire::Request& request) {
     return fail(ErrorKind::Invalid, fmt::format("{} keys at once are over the limit of {}", request.keys.size(),
                                                 kLimits.key_count));
   }
+  std::size_t sum = 0;
   for (const std::string_view key : request.keys) {
     if (key.size() > kLimits.key_bytes) return too_long("key", key.size(), kLimits.key_bytes);
+    sum += key.size();
   }
-  std::size_t sum = 0;
   for (const std::string_view value : request.values) {
     if (value.size() > kLimits.value_bytes) return too_long("value", value.size(), kLimits.value_bytes);
     sum += value.size();
   }
-  if (sum > kLimits.frame_bytes / 2) return too_long("multi_set", sum, kLimits.frame_bytes / 2);
+  if (sum > kLimits.frame_bytes / 2) return too_long("request", sum, kLimits.frame_bytes / 2);
   return {};
 }
 

@@ -24,7 +24,7 @@ Result<> check_limits(const wire::Request& request);
 // Whether doing it twice is the same as doing it once, whoever else does something in between.
 bool is_repeatable(const wire::Request& request);
 
-// "timed out waiting for key "a" and 2 more".
+// "timed out waiting for keys "a", "b", "c" and 2 more".
 std::string describe_wait(const wire::Request& request);
 std::string describe_no_reply(const wire::Request& request, const TcpStoreOptions& options);
 // For a write whose connection broke.

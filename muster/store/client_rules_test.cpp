@@ -147,7 +147,7 @@ TEST(ClientRules, SayHowLongTheServerDidNotAnswer) {
   options.endpoint = {"::1", 4400};
   options.reply_timeout = std::chrono::seconds(60);
   EXPECT_EQ(describe_no_reply(request_for(Operation::Set, "/k"), options),
-            "the store at [::1]:4400 did not answer SET within 1m");
+            "the store at [::1]:4400 did not answer SET within 60s");
 }
 
 }  // namespace

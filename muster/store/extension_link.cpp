@@ -11,7 +11,6 @@ namespace muster::store {
 namespace {
 
 constexpr std::size_t kReadBytes = std::size_t{64} << 10U;
-constexpr int kReadsPerTurnMax = 8;
 constexpr std::size_t kReplyBytesMax = (std::size_t{1} << 30U) + (std::size_t{1} << 20U);
 // The read buffer is shared by the links of a thread: its content is used up before the next read.
 thread_local std::string scratch;  // NOLINT
@@ -26,28 +25,49 @@ ExtensionLink::ExtensionLink(Loop& loop, std::unique_ptr<net::Stream> stream, st
 
 ExtensionLink::~ExtensionLink() = default;
 
-std::uint32_t ExtensionLink::send(wire::Request& request, ReplySink& sink) {
+std::uint32_t ExtensionLink::next_id() {
   do {
     ++last_id_;
   } while (calls_.contains(last_id_));  // after four billion requests one may still wait
-  request.id = last_id_;
-  calls_.emplace(request.id, Call{&sink, queued_bytes_});
+  return last_id_;
+}
+
+void ExtensionLink::queue(const wire::Request& request) {
   const std::size_t before = output_.size();
   wire::encode_request(request, output_);
   queued_bytes_ += output_.size() - before;
   schedule_flush();
+}
+
+std::uint32_t ExtensionLink::send(wire::Request& request, ReplySink& sink) {
+  request.id = next_id();
+  calls_.emplace(request.id, Call{&sink, queued_bytes_});
+  queue(request);
   return request.id;
 }
 
-void ExtensionLink::forget(std::uint32_t id, bool cancel) {
-  if (calls_.erase(id) == 0 || !cancel || broken_) return;
+void ExtensionLink::tell(wire::Request& request) {
+  request.id = next_id();
+  queue(request);
+}
+
+void ExtensionLink::cancel(std::uint32_t id) {
+  if (broken_) return;
   wire::Request request;
   request.operation = wire::Operation::CancelWait;
   request.number = id;
-  const std::size_t before = output_.size();
-  wire::encode_request(request, output_);
-  queued_bytes_ += output_.size() - before;
-  schedule_flush();
+  queue(request);
+}
+
+bool ExtensionLink::hand_over(std::uint32_t id, ReplySink& sink) {
+  const auto found = calls_.find(id);
+  if (found == calls_.end() || broken_) return false;
+  found->second.sink = &sink;
+  return true;
+}
+
+void ExtensionLink::forget(std::uint32_t id, bool cancel_too) {
+  if (calls_.erase(id) > 0 && cancel_too) cancel(id);
 }
 
 void ExtensionLink::schedule_flush() {
@@ -75,16 +95,14 @@ void ExtensionLink::flush() {
 
 void ExtensionLink::on_writable() { flush(); }
 
+// One read a turn: whoever watches gets to see what came before more comes, and falls behind only by its own slowness.
 void ExtensionLink::on_readable() {
   scratch.resize(kReadBytes);
-  for (int reads = 0; reads < kReadsPerTurnMax && !broken_; ++reads) {
-    const net::Transfer transfer = stream_->read(scratch);
-    if (transfer.kind == net::Transfer::Kind::WouldBlock) return;
-    if (transfer.kind == net::Transfer::Kind::End) return break_off("the server closed the connection");
-    if (transfer.kind == net::Transfer::Kind::Failed) return break_off(describe_errno(transfer.error_number));
-    take(std::string_view(scratch.data(), transfer.bytes));
-    if (transfer.bytes < kReadBytes) return;
-  }
+  const net::Transfer transfer = stream_->read(scratch);
+  if (transfer.kind == net::Transfer::Kind::WouldBlock) return;
+  if (transfer.kind == net::Transfer::Kind::End) return break_off("the server closed the connection");
+  if (transfer.kind == net::Transfer::Kind::Failed) return break_off(describe_errno(transfer.error_number));
+  take(std::string_view(scratch.data(), transfer.bytes));
 }
 
 void ExtensionLink::take(std::string_view bytes) {

@@ -34,8 +34,14 @@ class ExtensionLink final : public net::StreamEvents {
 
   // Queues the request with a new id, which it returns; requests of one turn of the loop go out together.
   std::uint32_t send(wire::Request& request, ReplySink& sink);
-  // The sink wants no more replies. `cancel` tells the server so, for requests that wait there.
-  void forget(std::uint32_t id, bool cancel);
+  // Queues a request whose reply nobody wants.
+  void tell(wire::Request& request);
+  // Asks the server to end a request that waits there. Its final reply still comes, and may be what it waited for.
+  void cancel(std::uint32_t id);
+  // The replies to `id` go to `sink` from now on. False if there are none to come.
+  bool hand_over(std::uint32_t id, ReplySink& sink);
+  // The sink wants no more replies. `cancel_too` tells the server so, for requests that wait there.
+  void forget(std::uint32_t id, bool cancel_too);
   bool broken() const { return broken_; }
 
  private:
@@ -46,6 +52,8 @@ class ExtensionLink final : public net::StreamEvents {
 
   void on_readable() override;
   void on_writable() override;
+  std::uint32_t next_id();
+  void queue(const wire::Request& request);
   void schedule_flush();
   void flush();
   void take(std::string_view bytes);

@@ -26,17 +26,26 @@ struct Answer {
   Result<std::string> body = fail(ErrorKind::Closed, "");
 };
 
+tl::unexpected<Error> malformed() {
+  return fail(ErrorKind::Invalid, "the server's reply is malformed; is it a newer version?");
+}
+
+// The reply to a get or a pop: a value, or that there is none.
+Result<std::optional<std::string>> decode_optional(std::string_view body) {
+  wire::Reader reader(body);
+  std::optional<std::string> value;
+  if (reader.integer<std::uint8_t>() != 0) value = reader.string(body.size());
+  if (!reader.finished()) return malformed();
+  return value;
+}
+
+class ExtensionStore;
+
 // One request and its reply. Lives in the frame of the operation, which withdraws it by being destroyed.
 class PendingCall final : public ReplySink {
  public:
-  PendingCall(Loop& loop, std::weak_ptr<ExtensionLink> link, wire::Request& request, bool waits)
-      : answer_(loop), link_(std::move(link)), waits_(waits) {
-    id_ = link_.lock()->send(request, *this);
-  }
-  ~PendingCall() override {
-    if (answered_) return;
-    if (const auto link = link_.lock()) link->forget(id_, waits_);
-  }
+  PendingCall(ExtensionStore& store, wire::Request& request, bool waits);
+  ~PendingCall() override;
 
   void on_reply(const wire::Reply& reply) override {
     Answer answer;
@@ -47,6 +56,7 @@ class PendingCall final : public ReplySink {
     }
     if (const auto link = link_.lock()) link->forget(id_, false);
     answered_ = true;
+    if (is_pop()) item_ = item_of(reply);
     answer_.set(std::move(answer));
   }
 
@@ -59,24 +69,63 @@ class PendingCall final : public ReplySink {
     answer_.set(std::move(answer));
   }
 
+  // Its time is over.
   void expire() {
     Answer answer;
     answer.body = fail(ErrorKind::Timeout, "");
     answer_.set(std::move(answer));
   }
 
+  // Its time is over, but the server may be sending what it waited for: asks to be told. False if that was done before.
+  bool take_back() {
+    const auto link = link_.lock();
+    if (taken_back_ || link == nullptr) return false;
+    taken_back_ = true;
+    link->cancel(id_);
+    return true;
+  }
+
   Oneshot<Answer>& answer() { return answer_; }
+  // The operation has the answer, and with it the item of a pop.
+  void delivered() { item_.reset(); }
+
+  // What a reply brings to a pop.
+  static std::optional<std::string> item_of(const wire::Reply& reply) {
+    if (wire::error_of(reply)) return std::nullopt;
+    return decode_optional(reply.body).value_or(std::nullopt);
+  }
 
  private:
+  bool is_pop() const { return !queue_.empty(); }
+
+  ExtensionStore& store_;
   Oneshot<Answer> answer_;
   // Shared with the store, which drops it when it breaks; a call may be destroyed after that.
   std::weak_ptr<ExtensionLink> link_;
   std::uint32_t id_ = 0;
   const bool waits_;
+  const std::string queue_;          // of a pop; else empty
+  std::optional<std::string> item_;  // that came, and is not delivered yet
   bool answered_ = false;
+  bool taken_back_ = false;
 };
 
-class ExtensionStore;
+// A pop whose caller is gone. The server may have given it an item before it learned that; such an item goes back to the
+// end of its queue, for nothing may be lost with a caller who no longer wants it. Owned by the store.
+class AbandonedPop final : public ReplySink {
+ public:
+  AbandonedPop(ExtensionStore& store, std::string queue) : store_(store), queue_(std::move(queue)) {}
+  void on_reply(const wire::Reply& reply) override;
+  void on_lost(const std::string& reason, bool sent) override;
+
+ private:
+  ExtensionStore& store_;
+  const std::string queue_;
+};
+
+bool is_state(const Change& change) {
+  return change.kind == Change::Kind::Present || change.kind == Change::Kind::Absent;
+}
 
 // A watch survives lost connections: it subscribes again and begins anew with the present state.
 class ExtensionWatch final : public Watch, public ReplySink {
@@ -104,6 +153,7 @@ class ExtensionWatch final : public Watch, public ReplySink {
   std::weak_ptr<ExtensionLink> link_;  // as in PendingCall
   std::uint32_t id_ = 0;
   std::deque<Change> changes_;
+  std::size_t event_count_ = 0;  // of `changes_`, those that are no state
   std::optional<Error> ended_;
   Oneshot<Result<>> started_;
   Oneshot<bool>* waiter_ = nullptr;
@@ -127,12 +177,11 @@ class ExtensionStore final : public TcpStore {
   Task<Result<std::string>> get(std::string key, TimePoint deadline) override {
     wire::Request request;
     request.operation = Operation::Get;
-    request.blocking = true;
+    request.blocking = deadline > now();
     const std::string name = wire_key(key);
     request.key = name;
-    auto body = co_await call(request, deadline);
-    if (!body) co_return fail(body.error());
-    co_return decode_present(*body);
+    const auto body = co_await call(request, deadline);
+    co_return awaited(body, request);
   }
 
   Task<Result<std::optional<std::string>>> try_get(std::string key) override {
@@ -181,10 +230,16 @@ class ExtensionStore final : public TcpStore {
 
   Task<Result<>> wait(std::vector<std::string> keys, TimePoint deadline) override {
     const auto names = wire_keys(keys);
+    const bool waits = deadline > now();
     wire::Request request;
-    request.operation = Operation::Wait;
+    request.operation = waits ? Operation::Wait : Operation::Check;
     request.keys.assign(names.begin(), names.end());
-    co_return outcome(co_await call(request, deadline));
+    const auto body = co_await call(request, deadline);
+    if (waits) co_return outcome(body);
+    const auto ready = flag(body);
+    if (!ready) co_return fail(ready.error());
+    if (!*ready) co_return fail(ErrorKind::Timeout, describe_wait(request));
+    co_return Result<>();
   }
 
   Task<Result<bool>> delete_key(std::string key) override {
@@ -214,19 +269,22 @@ class ExtensionStore final : public TcpStore {
     const auto names = wire_keys(keys);
     wire::Request request;
     request.operation = Operation::MultiGet;
-    request.blocking = true;
     request.keys.assign(names.begin(), names.end());
-    auto body = co_await call(request, deadline);
-    if (!body) co_return fail(body.error());
-    wire::Reader reader(*body);
-    std::vector<std::string> values;
-    for (std::size_t index = 0; index < keys.size(); ++index) {
-      // Absent: deleted while others were waited for. PyTorch reads that as an empty value too.
-      const bool present = reader.integer<std::uint8_t>() != 0;
-      values.emplace_back(present ? reader.string(body->size()) : std::string_view());
+    // Again if a key was deleted while others were waited for.
+    for (;;) {
+      request.blocking = deadline > now();
+      const auto body = co_await call(request, deadline);
+      if (!body) co_return fail(body.error());
+      wire::Reader reader(*body);
+      std::vector<std::string> values;
+      for (std::size_t index = 0; index < keys.size() && reader.integer<std::uint8_t>() != 0; ++index) {
+        values.emplace_back(reader.string(body->size()));
+      }
+      const bool complete = values.size() == keys.size();
+      if (reader.failed() || (complete && !reader.finished())) co_return malformed();
+      if (complete) co_return values;
+      if (!request.blocking) co_return fail(ErrorKind::Timeout, describe_wait(request));
     }
-    if (!reader.finished()) co_return malformed();
-    co_return values;
   }
 
   Task<Result<>> multi_set(std::vector<KeyValue> pairs) override {
@@ -254,12 +312,11 @@ class ExtensionStore final : public TcpStore {
   Task<Result<std::string>> queue_pop(std::string queue, TimePoint deadline) override {
     wire::Request request;
     request.operation = Operation::QueuePop;
-    request.blocking = true;
+    request.blocking = deadline > now();
     const std::string name = wire_key(queue);
     request.key = name;
-    auto body = co_await call(request, deadline);
-    if (!body) co_return fail(body.error());
-    co_return decode_present(*body);
+    const auto body = co_await call(request, deadline);
+    co_return awaited(body, request);
   }
 
   Task<Result<std::optional<std::string>>> try_queue_pop(std::string queue) override {
@@ -360,28 +417,61 @@ class ExtensionStore final : public TcpStore {
   Loop& loop() { return context_.loop; }
   TimePoint now() const { return context_.loop.now(); }
   std::weak_ptr<ExtensionLink> link() const { return link_; }
+  // The caller of a pop is gone: takes care of what the server may be sending.
+  void abandon_pop(ExtensionLink& link, std::uint32_t id, std::string queue) {
+    auto pop = std::make_unique<AbandonedPop>(*this, std::move(queue));
+    if (link.hand_over(id, *pop)) abandoned_.push_back(std::move(pop));
+  }
+  void forget_pop(AbandonedPop& pop) {
+    abandoned_.remove_if([&](const auto& entry) { return entry.get() == &pop; });
+  }
+  // An item that nobody wants any more.
+  void push_back(std::string_view queue, std::string_view item) {
+    if (link_ == nullptr || link_->broken()) return;
+    wire::Request request;
+    request.operation = Operation::QueuePush;
+    request.key = queue;
+    request.value = item;
+    link_->tell(request);
+  }
+
   void enlist(ExtensionWatch& watch) { watches_.push_back(&watch); }
   void dismiss(ExtensionWatch& watch) { watches_.remove(&watch); }
 
  private:
   // Sends the request, waits for the reply, and repeats it over a new connection where that is safe. For a request that
-  // waits on the server the deadline is the caller's, else it is the reply timeout.
+  // waits on the server the deadline is the caller's, else it is the reply timeout. With a deadline that has passed, a
+  // lost connection is not waited for either.
   // The request lives in the caller's frame, which outlives this one.
   Task<Result<std::string>> call(wire::Request& request, TimePoint deadline) {
     if (auto allowed = check_limits(request); !allowed) co_return fail(allowed.error());
     const bool waits = request.blocking || request.operation == Operation::Wait || request.operation == Operation::Barrier;
-    if (!waits) deadline = after(now(), context_.options.reply_timeout);
+    TimePoint connect_deadline = std::max(deadline, now());
+    if (!waits) {
+      deadline = after(now(), context_.options.reply_timeout);
+      connect_deadline = std::min(connect_deadline, deadline);
+    }
     for (;;) {
       if (link_ == nullptr || link_->broken()) {
-        auto ready = co_await connected(std::max(deadline, after(now(), Duration::zero())));
+        auto ready = co_await connected(connect_deadline);
         if (!ready) co_return fail(ready.error());
       }
-      PendingCall pending(context_.loop, link_, request, waits);
-      Timer timer(context_.loop, [&pending] { pending.expire(); });
+      PendingCall pending(*this, request, waits);
+      Timer timer(context_.loop, [&] {
+        // A pop may have an item on the way to it.
+        if (waits && request.operation == Operation::QueuePop && pending.take_back()) {
+          timer.set(after(now(), context_.options.reply_timeout));
+        } else {
+          pending.expire();
+        }
+      });
       timer.set(deadline);
       Answer answer = co_await pending.answer();
+      pending.delivered();
       if (!answer.lost) {
-        if (answer.body || answer.body.error().kind != ErrorKind::Timeout) co_return std::move(answer.body);
+        const bool over = !answer.body && (answer.body.error().kind == ErrorKind::Timeout ||
+                                           answer.body.error().kind == ErrorKind::Cancelled);
+        if (!over) co_return std::move(answer.body);
         co_return fail(ErrorKind::Timeout, waits ? describe_wait(request) : describe_no_reply(request, context_.options));
       }
       if (answer.sent && !is_repeatable(request)) {
@@ -397,6 +487,9 @@ class ExtensionStore final : public TcpStore {
       // The last reconnecting failed; this operation starts another round.
       given_up_.reset();
       start_reconnecting();
+      // It may be over already, with nobody told: we are not among the waiting yet.
+      if (given_up_) co_return fail(*given_up_);
+      if (link_ != nullptr) co_return Result<>();
     }
     Oneshot<Result<>> ready(context_.loop);
     Timer timer(context_.loop, [&] {
@@ -444,9 +537,6 @@ class ExtensionStore final : public TcpStore {
     for (ExtensionWatch* watch : watches) watch->end(opened.error());
   }
 
-  static tl::unexpected<Error> malformed() {
-    return fail(ErrorKind::Invalid, "the server's reply is malformed; is it a newer version?");
-  }
   static Result<> outcome(const Result<std::string>& body) {
     if (!body) return fail(body.error());
     return {};
@@ -465,18 +555,14 @@ class ExtensionStore final : public TcpStore {
     if (!reader.finished()) return malformed();
     return value;
   }
-  static Result<std::optional<std::string>> decode_optional(const std::string& body) {
-    wire::Reader reader(body);
-    std::optional<std::string> value;
-    if (reader.integer<std::uint8_t>() != 0) value = reader.string(body.size());
-    if (!reader.finished()) return malformed();
-    return value;
-  }
-  static Result<std::string> decode_present(const std::string& body) {
-    auto value = decode_optional(body);
+  // What a get or a pop brought. One whose deadline had passed asked without waiting, so there may be nothing.
+  static Result<std::string> awaited(const Result<std::string>& body, const wire::Request& request) {
+    if (!body) return fail(body.error());
+    auto value = decode_optional(*body);
     if (!value) return fail(value.error());
-    if (!*value) return malformed();
-    return std::move(**value);
+    if (*value) return std::move(**value);
+    if (request.blocking) return malformed();
+    return fail(ErrorKind::Timeout, describe_wait(request));
   }
 
   ClientContext context_;
@@ -484,9 +570,38 @@ class ExtensionStore final : public TcpStore {
   std::shared_ptr<ExtensionLink> link_;
   std::list<Oneshot<Result<>>*> waiting_;  // operations that need a connection
   std::list<ExtensionWatch*> watches_;
+  std::list<std::unique_ptr<AbandonedPop>> abandoned_;
   std::optional<Error> given_up_;  // why the last reconnecting ended without success
   TaskScope scope_;
 };
+
+PendingCall::PendingCall(ExtensionStore& store, wire::Request& request, bool waits)
+    : store_(store),
+      answer_(store.loop()),
+      link_(store.link()),
+      waits_(waits),
+      queue_(request.operation == Operation::QueuePop ? request.key : std::string_view()) {
+  id_ = link_.lock()->send(request, *this);
+}
+
+PendingCall::~PendingCall() {
+  const auto link = link_.lock();
+  if (item_) store_.push_back(queue_, *item_);
+  if (answered_ || link == nullptr) return;
+  if (!is_pop()) {
+    link->forget(id_, waits_);
+    return;
+  }
+  store_.abandon_pop(*link, id_, queue_);
+  if (waits_ && !taken_back_) link->cancel(id_);
+}
+
+void AbandonedPop::on_reply(const wire::Reply& reply) {
+  if (const auto item = PendingCall::item_of(reply)) store_.push_back(queue_, *item);
+  store_.forget_pop(*this);  // destroys us
+}
+
+void AbandonedPop::on_lost(const std::string&, bool) { store_.forget_pop(*this); }
 
 ExtensionWatch::ExtensionWatch(ExtensionStore& store, std::string key, Store::WatchScope scope)
     : store_(store), wire_key_(wire_key(key)), scope_(scope), started_(store.loop()) {
@@ -499,6 +614,7 @@ ExtensionWatch::~ExtensionWatch() {
 }
 
 void ExtensionWatch::subscribe() {
+  if (ended_) return;
   link_ = store_.link();
   wire::Request request;
   request.operation = scope_ == Store::WatchScope::Key ? Operation::WatchKey : Operation::WatchPrefix;
@@ -520,15 +636,18 @@ void ExtensionWatch::on_reply(const wire::Reply& reply) {
   }
   change.kind = static_cast<Change::Kind>(kind);
   // The state at the beginning is as large as it is; what follows must be kept up with.
-  const bool is_state = change.kind == Change::Kind::Present || change.kind == Change::Kind::Absent;
-  if (!is_state && changes_.size() >= kWatchChangesMax) {
+  if (!is_state(change) && ++event_count_ > kWatchChangesMax) {
     return end({ErrorKind::Unavailable, fmt::format("the watch fell more than {} changes behind", kWatchChangesMax)});
   }
   changes_.push_back(std::move(change));
   wake();
 }
 
-void ExtensionWatch::on_lost(const std::string&, bool) { id_ = 0; }
+void ExtensionWatch::on_lost(const std::string&, bool) {
+  id_ = 0;
+  // It will begin again with the state as it is then, so what is unread of the old one is of no use.
+  std::erase_if(changes_, is_state);
+}
 
 void ExtensionWatch::end(Error error) {
   if (ended_) return;
@@ -563,6 +682,7 @@ Task<Result<Change>> ExtensionWatch::next(TimePoint deadline) {
   if (changes_.empty()) co_return fail(*ended_);
   Change change = std::move(changes_.front());
   changes_.pop_front();
+  if (!is_state(change)) --event_count_;
   co_return change;
 }
 

@@ -102,6 +102,71 @@ TEST_F(ExtensionStore, BeginsAPrefixWatchAgainWithWhatIsThere) {
   expect_change(*changes, {Kind::Present, "n/b", "2"});
 }
 
+TEST_F(ExtensionStore, ReportsTheStateOnceThoughTheConnectionBreaksOften) {
+  ASSERT_TRUE(await(writer->set("n/a", "1")));
+  const auto changes = watch("n/", Store::WatchScope::Prefix);
+  for (int count = 0; count < 5; ++count) {
+    settle();
+    network.reset_all(client_host);
+    loop.advance(1s);
+  }
+  expect_change(*changes, {Kind::Present, "n/a", "1"});
+  expect_error(await(changes->next(loop.now() + 1s)), ErrorKind::Timeout, "no change");
+}
+
+TEST_F(ExtensionStore, LosesNoItemWhenAPopTimesOut) {
+  for (const Duration moment : moments()) {
+    const auto pop = begin(store->queue_pop("q", loop.now() + moment + 300us));
+    const auto push = begin(writer->queue_push("q", "item"));
+    const auto popped = finish(*pop);
+    ASSERT_TRUE(finish(*push));
+    const auto left = await(writer->try_queue_pop("q"));
+    ASSERT_TRUE(left) << left.error().message;
+    if (popped) {
+      EXPECT_EQ(*popped, "item");
+      EXPECT_FALSE(*left) << describe(moment);
+    } else {
+      expect_error(popped, ErrorKind::Timeout, "queue \"q\"");
+      EXPECT_EQ(*left, "item") << describe(moment);
+    }
+  }
+}
+
+TEST_F(ExtensionStore, LosesNoItemWhenAPopIsDestroyed) {
+  for (const Duration moment : moments()) {
+    auto pop = begin(store->queue_pop("q", kNever));
+    auto look = begin(store->try_queue_pop("q"));
+    const auto push = begin(writer->queue_push("q", "item"));
+    loop.advance(moment);
+    const bool popped = pop->done() || (look->done() && look->result() && *look->result());
+    pop.reset();
+    look.reset();
+    ASSERT_TRUE(finish(*push));
+    settle();
+    const auto left = await(writer->try_queue_pop("q"));
+    ASSERT_TRUE(left) << left.error().message;
+    EXPECT_EQ(left->has_value(), !popped) << describe(moment);
+  }
+  EXPECT_EQ(server_says("waiting"), "0");
+}
+
+TEST_F(ExtensionStore, LosesNoItemWhenAPopIsDestroyedInTheTurnInWhichItsItemCame) {
+  auto pop = begin(store->queue_pop("q", kNever));
+  settle();
+  ASSERT_TRUE(await(writer->queue_push("q", "item")));
+  // Destroyed by somebody who runs before it does: the loop is looked at after every turn.
+  bool arrived = false;
+  ASSERT_TRUE(loop.run_until(
+      [&] {
+        arrived = arrived || server_says("waiting") == "0";
+        return arrived;
+      },
+      loop.now() + 1s));
+  pop.reset();
+  settle();
+  EXPECT_TRUE(gives(await(writer->try_queue_pop("q")), "item"));
+}
+
 TEST_F(ExtensionStore, StartsAWatchThoughTheConnectionBreaksMeanwhile) {
   for (const Duration moment : moments()) {
     const auto call = begin(store->watch("k", Store::WatchScope::Key));
@@ -132,21 +197,40 @@ TEST_F(ExtensionStore, EndsAWatchWhenTheServerDoesNotComeBackAndLeavesItEnded) {
 
 TEST_F(ExtensionStore, EndsAWatchThatFallsTooFarBehindAfterWhatItHadSeen) {
   const auto changes = watch("k", Store::WatchScope::Key);
-  for (std::size_t index = 0; index < kWatchChangesMax + 10; ++index) {
-    ASSERT_TRUE(await(writer->set("k", std::to_string(index))));
+  std::vector<KeyValue> pairs;
+  for (std::size_t index = 0; index <= kWatchChangesMax; ++index) {
+    pairs.push_back({"k", std::to_string(index)});
   }
-  settle();
+  ASSERT_TRUE(await(writer->multi_set(pairs)));
+  loop.advance(1s);
+  EXPECT_EQ(server_says("watching"), "0");
   expect_change(*changes, {Kind::Absent, "k", ""});
   expect_change(*changes, {Kind::Created, "k", "0"});
-  Result<Change> change = Change();
-  std::size_t count = 2;
-  while ((change = await(changes->next(loop.now() + 1s)))) ++count;
-  expect_error(change, ErrorKind::Unavailable, "fell more than 4096 changes behind");
-  EXPECT_GE(count, kWatchChangesMax);
-  EXPECT_LE(count, kWatchChangesMax + 1);
-  EXPECT_EQ(server_says("watching"), "0");
+  for (std::size_t index = 1; index < kWatchChangesMax; ++index) {
+    expect_change(*changes, {Kind::Updated, "k", std::to_string(index)});
+  }
+  expect_error(await(changes->next(loop.now() + 1s)), ErrorKind::Unavailable,
+               "fell more than 65536 changes behind");
   const auto again = watch("k", Store::WatchScope::Key);
-  expect_change(*again, {Kind::Present, "k", std::to_string(kWatchChangesMax + 9)});
+  expect_change(*again, {Kind::Present, "k", std::to_string(kWatchChangesMax)});
+}
+
+TEST_F(ExtensionStore, KeepsAWatchThatIsAsFarBehindAsAllowed) {
+  const auto changes = watch("k", Store::WatchScope::Key);
+  std::vector<KeyValue> pairs;
+  for (std::size_t index = 0; index < kWatchChangesMax; ++index) {
+    pairs.push_back({"k", std::to_string(index)});
+  }
+  ASSERT_TRUE(await(writer->multi_set(pairs)));
+  loop.advance(1s);
+  expect_change(*changes, {Kind::Absent, "k", ""});
+  expect_change(*changes, {Kind::Created, "k", "0"});
+  ASSERT_TRUE(await(writer->set("k", "one more")));
+  loop.advance(1s);
+  for (std::size_t index = 1; index < kWatchChangesMax; ++index) {
+    expect_change(*changes, {Kind::Updated, "k", std::to_string(index)});
+  }
+  expect_change(*changes, {Kind::Updated, "k", "one more"});
 }
 
 TEST_F(ExtensionStore, WatchesAPrefixWithMoreKeysThanChangesMayBePending) {
@@ -157,9 +241,9 @@ TEST_F(ExtensionStore, WatchesAPrefixWithMoreKeysThanChangesMayBePending) {
   }
   ASSERT_TRUE(await(writer->multi_set(pairs)));
   const auto changes = watch("node/", Store::WatchScope::Prefix);
-  settle();
+  loop.advance(1s);
   ASSERT_TRUE(await(writer->set("node/new", "y")));
-  settle();
+  loop.advance(1s);
   for (const KeyValue& pair : pairs) expect_change(*changes, {Kind::Present, pair.key, "x"});
   expect_change(*changes, {Kind::Created, "node/new", "y"});
 }

@@ -21,13 +21,34 @@ using wire::Dialect;
 using wire::Operation;
 
 constexpr std::size_t kConnectionsMax = 64;
+// Of these, waits leave some to those who do not wait: the write that ends them may come from this process.
+constexpr std::size_t kWaitingConnectionsMax = 56;
+// How often what may be repeated is tried over a new connection before the caller is told that it breaks every time.
+constexpr int kAttemptsMax = 5;
 constexpr std::size_t kReplyBlobBytesMax = std::size_t{1} << 30U;
 constexpr std::int64_t kReplyListMax = 1 << 26;
 // A CANCEL_WAIT is answered at once by a living server.
 constexpr Duration kCancelTimeout = std::chrono::seconds(20);
+// Even a deadline that has passed leaves time for an answer that needs no waiting.
+constexpr Duration kAnswerTime = std::chrono::milliseconds(200);
 // How often a foreign server is asked for changes: it cannot push. Begins fast, slows down while nothing happens.
 constexpr Duration kPollFirst = std::chrono::milliseconds(20);
 constexpr Duration kPollMax = std::chrono::milliseconds(500);
+
+// What a reply looks like where its size is not known beforehand.
+constexpr std::size_t kBlob = static_cast<std::size_t>(-1);  // a length, and as many bytes, which are the reply
+constexpr std::size_t kItem = static_cast<std::size_t>(-2);  // a number, and a blob if it is not zero
+constexpr std::size_t kList = static_cast<std::size_t>(-3);  // a number, and as many blobs
+
+constexpr std::string_view kQueues = "queues (PyTorch 2.8 or later with its libuv server has them)";
+constexpr std::string_view kListing = "listing keys (PyTorch 2.10 or later has it)";
+
+// What one request over one connection came to.
+struct Attempt {
+  bool sent = false;   // there was a connection, so the request may have been carried out
+  bool ended = false;  // then: the server ended it instead of answering, which is how it refuses
+  Result<std::string> reply = fail(ErrorKind::Closed, "");
+};
 
 class PlainStore;
 
@@ -96,24 +117,8 @@ class PlainStore final : public TcpStore {
   }
 
   Task<Result<std::optional<std::string>>> try_get(std::string key) override {
-    // An older server closes the connection on a GET of an absent key, so it is asked first whether the key is there.
-    wire::Request request;
-    request.operation = Operation::Check;
-    const std::string name = wire_key(key);
-    request.keys.push_back(name);
-    const auto status = co_await ask(request, 1);
-    if (!status) co_return fail(status.error());
-    if (static_cast<std::uint8_t>((*status)[0]) != static_cast<std::uint8_t>(wire::CheckReply::Ready)) {
-      co_return std::optional<std::string>();
-    }
-    wire::Request get_request;
-    get_request.operation = Operation::Get;
-    get_request.key = name;
-    auto value = co_await ask_blob(get_request);
-    if (value) co_return std::optional<std::string>(std::move(*value));
-    // Deleted between the two questions.
-    if (value.error().kind == ErrorKind::Closed) co_return std::optional<std::string>();
-    co_return fail(value.error());
+    std::string name = wire_key(key);
+    co_return co_await read(std::move(name), false);
   }
 
   Task<Result<std::int64_t>> add(std::string key, std::int64_t delta) override {
@@ -122,14 +127,17 @@ class PlainStore final : public TcpStore {
     const std::string name = wire_key(key);
     request.key = name;
     request.number = delta;
-    auto sum = co_await ask_number(request);
-    if (sum || sum.error().kind != ErrorKind::Closed) co_return sum;
-    // The server says "not a number" by closing the connection; a look at the value tells that from a broken one.
-    auto value = co_await try_get(key);
-    if (value && *value && !parse_counter(**value)) {
-      co_return fail(ErrorKind::Invalid, fmt::format("the value of key {} is not a number", log::quote(key)));
+    if (auto allowed = check_limits(request); !allowed) co_return fail(allowed.error());
+    const Attempt attempt = co_await try_once(encoded(request), sizeof(std::int64_t), reply_deadline());
+    if (attempt.reply) co_return wire::load<std::int64_t>(attempt.reply->data());
+    if (attempt.ended) {
+      // That is how the server says "not a number"; or it went away. A look at the value tells which.
+      const auto value = co_await read(name, false);
+      if (value && *value && !parse_counter(**value)) {
+        co_return fail(ErrorKind::Invalid, fmt::format("the value of key {} is not a number", log::quote(key)));
+      }
     }
-    co_return sum;
+    co_return fail(explain(attempt, request));
   }
 
   Task<Result<CompareSet>> compare_set(std::string key, std::string expected, std::string desired) override {
@@ -139,7 +147,7 @@ class PlainStore final : public TcpStore {
     request.key = name;
     request.value = expected;
     request.desired = desired;
-    auto value = co_await ask_blob(request);
+    auto value = co_await ask(request, kBlob);
     if (!value) co_return fail(value.error());
     // The protocol does not say whether it stored; a value that was there already is as good.
     CompareSet result;
@@ -208,18 +216,21 @@ class PlainStore final : public TcpStore {
     wire::Request request;
     request.operation = Operation::Wait;
     request.keys.assign(names.begin(), names.end());
-    auto waited = co_await wait_for(request, deadline);
-    if (!waited) co_return fail(waited.error());
-    std::vector<std::string> values;
-    for (const std::string& name : names) {
-      wire::Request get_request;
-      get_request.operation = Operation::Get;
-      get_request.key = name;
-      auto value = co_await ask_blob(get_request);
-      if (!value) co_return fail(value.error());
-      values.push_back(std::move(*value));
+    for (;;) {
+      auto waited = co_await wait_for(request, deadline);
+      if (!waited) co_return fail(waited.error());
+      std::vector<std::string> values;
+      for (const std::string& name : names) {
+        auto value = co_await read(name, true);
+        if (!value) co_return fail(value.error());
+        if (!*value) break;
+        values.push_back(std::move(**value));
+      }
+      if (values.size() == names.size()) co_return values;
+      // Deleted since; or only a queue has that name, which ends a wait too, so that this would spin.
+      const bool in_time = co_await pause(deadline);
+      if (!in_time) co_return fail(ErrorKind::Timeout, describe_wait(request));
     }
-    co_return values;
   }
 
   Task<Result<>> multi_set(std::vector<KeyValue> pairs) override {
@@ -249,32 +260,35 @@ class PlainStore final : public TcpStore {
     const std::string name = wire_key(queue);
     request.key = name;
     request.value = item;
-    auto done = co_await write(request);
-    co_return explain_closed(std::move(done), "queues (PyTorch 2.8 or later with its libuv server has them)");
+    if (auto allowed = check_limits(request); !allowed) co_return fail(allowed.error());
+    const Attempt attempt = co_await try_once(encoded_write(request), sizeof(std::int64_t), reply_deadline());
+    if (!attempt.reply) co_return fail(explain_unknown(attempt, request, kQueues));
+    co_return Result<>();
   }
 
   Task<Result<std::string>> queue_pop(std::string queue, TimePoint deadline) override {
     if (auto known = needs_modern("queues"); !known) co_return fail(known.error());
     const std::string name = wire_key(queue);
-    for (;;) {
+    wire::Request request;
+    request.operation = Operation::Wait;
+    request.keys.push_back(name);
+    for (bool woken = false;; woken = true) {
+      // At once after the wait, and so over the same connection: to the server that is the answer to its wake-up.
       auto item = co_await try_queue_pop(queue);
       if (!item) co_return fail(item.error());
       if (*item) co_return std::move(**item);
-      wire::Request request;
-      request.operation = Operation::Wait;
-      request.keys.push_back(name);
-      auto waited = co_await wait_for(request, deadline);
-      if (!waited) co_return fail(waited.error());
-      // A key of the same name ends the wait too; then this would spin.
-      const auto length = co_await queue_length(queue);
-      if (!length) co_return fail(length.error());
-      if (*length == 0) {
-        const TimePoint next = std::min(deadline, after(context_.loop.now(), kPollFirst));
-        co_await sleep_until(context_.loop, next);
-        if (context_.loop.now() >= deadline) {
+      if (woken) {
+        // Somebody else was faster; or it was a key of that name, which ends the wait too, so that this would spin.
+        const bool in_time = co_await pause(deadline);
+        if (!in_time) {
           co_return fail(ErrorKind::Timeout, fmt::format("timed out waiting for queue {}", log::quote(queue)));
         }
       }
+      auto waited = co_await wait_for(request, deadline);
+      if (!waited && waited.error().kind == ErrorKind::Timeout) {
+        co_return fail(ErrorKind::Timeout, fmt::format("timed out waiting for queue {}", log::quote(queue)));
+      }
+      if (!waited) co_return fail(waited.error());
     }
   }
 
@@ -284,27 +298,12 @@ class PlainStore final : public TcpStore {
     request.operation = Operation::QueuePop;
     const std::string name = wire_key(queue);
     request.key = name;
-    std::string bytes;
-    wire::encode(request, dialect_, bytes);
-    auto lease = co_await acquire();
-    if (!lease) co_return fail(lease.error());
-    lease->begin();
-    lease->channel().send(bytes);
-    const TimePoint deadline = reply_deadline();
-    const auto length = co_await lease->channel().receive(sizeof(std::int64_t), deadline);
-    if (!length) {
-      const Error error = name_failure(length.error(), request);
-      co_return explain_closed(Result<std::optional<std::string>>(fail(error)),
-                               "queues (PyTorch 2.8 or later with its libuv server has them)");
-    }
-    if (wire::load<std::int64_t>(length->data()) == 0) {
-      lease->finish();
-      co_return std::optional<std::string>();
-    }
-    auto item = co_await receive_blob(lease->channel(), deadline);
-    if (!item) co_return fail(name_failure(item.error(), request));
-    lease->finish();
-    co_return std::optional<std::string>(std::move(*item));
+    if (auto allowed = check_limits(request); !allowed) co_return fail(allowed.error());
+    const Attempt attempt = co_await try_once(encoded(request), kItem, reply_deadline());
+    if (!attempt.reply) co_return fail(explain_unknown(attempt, request, kQueues));
+    std::string_view rest = *attempt.reply;
+    if (take_number(rest) == 0) co_return std::optional<std::string>();
+    co_return std::optional<std::string>(take_blob(rest));
   }
 
   Task<Result<std::int64_t>> queue_length(std::string queue) override {
@@ -313,37 +312,25 @@ class PlainStore final : public TcpStore {
     request.operation = Operation::QueueLength;
     const std::string name = wire_key(queue);
     request.key = name;
-    auto length = co_await ask_number(request);
-    co_return explain_closed(std::move(length), "queues (PyTorch 2.8 or later with its libuv server has them)");
+    const auto reply = co_await ask_if_known(request, sizeof(std::int64_t), kQueues);
+    if (!reply) co_return fail(reply.error());
+    co_return wire::load<std::int64_t>(reply->data());
   }
 
   Task<Result<std::vector<std::string>>> list_keys(std::string prefix) override {
     if (auto known = needs_modern("listing keys"); !known) co_return fail(known.error());
     wire::Request request;
     request.operation = Operation::ListKeys;
-    std::string bytes;
-    wire::encode(request, dialect_, bytes);
-    auto lease = co_await acquire();
-    if (!lease) co_return fail(lease.error());
-    lease->begin();
-    lease->channel().send(bytes);
-    const TimePoint deadline = reply_deadline();
-    const auto count_bytes = co_await lease->channel().receive(sizeof(std::int64_t), deadline);
-    if (!count_bytes) {
-      const Error error = name_failure(count_bytes.error(), request);
-      co_return explain_closed(Result<std::vector<std::string>>(fail(error)),
-                               "listing keys (PyTorch 2.10 or later has it)");
-    }
-    const auto count = wire::load<std::int64_t>(count_bytes->data());
-    if (count < 0 || count > kReplyListMax) co_return fail(ErrorKind::Invalid, "the server's reply is malformed");
+    const auto reply = co_await ask_if_known(request, kList, kListing);
+    if (!reply) co_return fail(reply.error());
+    std::string_view rest = *reply;
+    take_number(rest);
     std::vector<std::string> keys;
     const std::string wanted = wire_key(prefix);
-    for (std::int64_t index = 0; index < count; ++index) {
-      auto key = co_await receive_blob(lease->channel(), deadline);
-      if (!key) co_return fail(name_failure(key.error(), request));
-      if (key->starts_with(wanted)) keys.push_back(user_key(*key));
+    while (!rest.empty()) {
+      const std::string_view key = take_blob(rest);
+      if (key.starts_with(wanted)) keys.push_back(user_key(key));
     }
-    lease->finish();
     std::sort(keys.begin(), keys.end());
     co_return keys;
   }
@@ -410,27 +397,68 @@ class PlainStore final : public TcpStore {
       opened.channel.reset();
       --connection_count_;
     }
-    if (!waiting_.empty()) {
-      Oneshot<bool>* const next = waiting_.front();
-      waiting_.pop_front();
-      next->set(true);
-    }
+    tell_next();
   }
 
  private:
+  // One who waits for a connection. Lives in its frame.
+  struct Place {
+    Place(PlainStore& place_store, bool place_waits) : store(place_store), waits(place_waits), turn(store.loop()) {
+      store.line_.push_back(this);
+    }
+    ~Place() {
+      store.line_.remove(this);
+      if (told && !taken) store.tell_next();  // destroyed before its turn came
+    }
+    PlainStore& store;
+    const bool waits;
+    bool told = false;
+    bool taken = false;
+    Oneshot<bool> turn;  // false when the deadline passed
+  };
+
+  // A connection that is being opened; counts until it is kept, or failed.
+  struct Opening {
+    explicit Opening(PlainStore& opening_store) : store(opening_store) { ++store.connection_count_; }
+    ~Opening() {
+      if (kept) return;
+      --store.connection_count_;
+      store.tell_next();
+    }
+    PlainStore& store;
+    bool kept = false;
+  };
+
   TimePoint reply_deadline() const { return after(context_.loop.now(), context_.options.reply_timeout); }
 
-  Task<Result<Lease>> acquire() {
-    while (idle_.empty() && connection_count_ >= kConnectionsMax) {
-      Oneshot<bool> turn(context_.loop);
-      waiting_.push_back(&turn);
-      struct Withdraw {
-        std::list<Oneshot<bool>*>& list;
-        Oneshot<bool>* entry;
-        ~Withdraw() { list.remove(entry); }
-      };
-      const Withdraw withdraw{waiting_, &turn};
-      co_await turn;
+  bool has_room(bool waits) const {
+    return connection_count_ - idle_.size() < (waits ? kWaitingConnectionsMax : kConnectionsMax);
+  }
+
+  // Something became free: for the first in line who may have it and does not know yet.
+  void tell_next() {
+    for (Place* place : line_) {
+      if (place->told || !has_room(place->waits)) continue;
+      place->told = true;
+      place->turn.set(true);
+      return;
+    }
+  }
+
+  // A connection, at `deadline` at the latest. `waits`: it will be occupied until somebody else does something.
+  Task<Result<Lease>> acquire(TimePoint deadline, bool waits) {
+    while (!has_room(waits)) {
+      Place place(*this, waits);
+      Timer timer(context_.loop, [&place] { place.turn.set(false); });
+      timer.set(deadline);
+      const bool in_time = co_await place.turn;
+      place.taken = place.told;
+      if (!in_time) {
+        co_return fail(ErrorKind::Unavailable,
+                       fmt::format("all {} connections to the store at {} are in use",
+                                   waits ? kWaitingConnectionsMax : kConnectionsMax,
+                                   net::describe(context_.options.endpoint)));
+      }
     }
     while (!idle_.empty()) {
       Opened opened = std::move(idle_.back());
@@ -438,65 +466,29 @@ class PlainStore final : public TcpStore {
       if (!opened.channel->broken()) co_return Lease(*this, std::move(opened));
       --connection_count_;
     }
-    ++connection_count_;
-    struct Uncount {
-      std::size_t* count;
-      ~Uncount() {
-        if (count != nullptr) --*count;
-      }
-    };
-    Uncount uncount{&connection_count_};
-    const TimePoint deadline = after(context_.loop.now(), context_.options.connect_timeout);
-    auto opened = co_await open_connection(context_, deadline);
+    Opening opening(*this);
+    const TimePoint latest = after(context_.loop.now(), context_.options.connect_timeout);
+    auto opened = co_await open_connection(context_, std::min(deadline, latest));
     if (!opened) co_return fail(opened.error());
     if (opened->dialect != dialect_) {
       co_return fail(ErrorKind::Closed, fmt::format("the store at {} has been replaced by one of another kind",
                                                     net::describe(context_.options.endpoint)));
     }
-    uncount.count = nullptr;
+    opening.kept = true;
     co_return Lease(*this, std::move(*opened));
   }
 
-  // Sends and receives a reply of `reply_bytes`; repeats it over a new connection where that is safe.
-  Task<Result<std::string>> ask(wire::Request& request, std::size_t reply_bytes) {
-    if (auto allowed = check_limits(request); !allowed) co_return fail(allowed.error());
-    std::string bytes;
-    wire::encode(request, dialect_, bytes);
-    for (int attempt = 0;; ++attempt) {
-      auto lease = co_await acquire();
-      if (!lease) co_return fail(lease.error());
-      lease->begin();
-      lease->channel().send(bytes);
-      const TimePoint deadline = reply_deadline();
-      auto reply = co_await lease->channel().receive(reply_bytes, deadline);
-      if (reply) {
-        lease->finish();
-        co_return reply;
-      }
-      const bool again = reply.error().kind == ErrorKind::Closed && is_repeatable(request) && attempt == 0;
-      if (!again) co_return fail(name_failure(reply.error(), request));
-    }
+  // The parts of a reply that `receive` has put together.
+  static std::int64_t take_number(std::string_view& rest) {
+    const auto number = wire::load<std::int64_t>(rest.data());
+    rest.remove_prefix(sizeof number);
+    return number;
   }
-
-  Task<Result<std::int64_t>> ask_number(wire::Request& request) {
-    const auto reply = co_await ask(request, sizeof(std::int64_t));
-    if (!reply) co_return fail(reply.error());
-    co_return wire::load<std::int64_t>(reply->data());
-  }
-
-  Task<Result<std::string>> ask_blob(wire::Request& request) {
-    if (auto allowed = check_limits(request); !allowed) co_return fail(allowed.error());
-    std::string bytes;
-    wire::encode(request, dialect_, bytes);
-    auto lease = co_await acquire();
-    if (!lease) co_return fail(lease.error());
-    lease->begin();
-    lease->channel().send(bytes);
-    const TimePoint deadline = reply_deadline();
-    auto value = co_await receive_blob(lease->channel(), deadline);
-    if (!value) co_return fail(name_failure(value.error(), request));
-    lease->finish();
-    co_return value;
+  static std::string_view take_blob(std::string_view& rest) {
+    const auto size = static_cast<std::size_t>(take_number(rest));
+    const std::string_view blob = rest.substr(0, size);
+    rest.remove_prefix(size);
+    return blob;
   }
 
   static Task<Result<std::string>> receive_blob(Channel& channel, TimePoint deadline) {
@@ -509,22 +501,140 @@ class PlainStore final : public TcpStore {
     co_return co_await channel.receive(size, deadline);
   }
 
-  // A request without a reply, and one with a reply behind it: when that comes, the first has been done.
-  Task<Result<>> write(wire::Request& request) {
-    if (auto allowed = check_limits(request); !allowed) co_return fail(allowed.error());
+  // A reply of so many bytes, or of one of the shapes above.
+  static Task<Result<std::string>> receive(Channel& channel, std::size_t reply_bytes, TimePoint deadline) {
+    if (reply_bytes == kBlob) co_return co_await receive_blob(channel, deadline);
+    if (reply_bytes != kItem && reply_bytes != kList) co_return co_await channel.receive(reply_bytes, deadline);
+    auto reply = co_await channel.receive(sizeof(std::int64_t), deadline);
+    if (!reply) co_return reply;
+    const auto number = wire::load<std::int64_t>(reply->data());
+    if (number < 0 || number > kReplyListMax) co_return fail(ErrorKind::Invalid, "the server's reply is malformed");
+    const std::int64_t blob_count = reply_bytes == kItem ? std::min<std::int64_t>(number, 1) : number;
+    for (std::int64_t index = 0; index < blob_count; ++index) {
+      const auto blob = co_await receive_blob(channel, deadline);
+      if (!blob) co_return fail(blob.error());
+      wire::put_blob(*reply, *blob);
+    }
+    co_return reply;
+  }
+
+  std::string encoded(const wire::Request& request) const {
     std::string bytes;
     wire::encode(request, dialect_, bytes);
+    return bytes;
+  }
+
+  // A request without a reply, and one with a reply behind it: when that comes, the first has been done.
+  std::string encoded_write(const wire::Request& request) const {
     wire::Request question;
     question.operation = Operation::NumKeys;
-    wire::encode(question, dialect_, bytes);
-    auto lease = co_await acquire();
-    if (!lease) co_return fail(lease.error());
-    lease->begin();
-    lease->channel().send(bytes);
+    return encoded(request) + encoded(question);
+  }
+
+  // Sends a request and receives its reply, over one connection.
+  Task<Attempt> try_once(std::string bytes, std::size_t reply_bytes, TimePoint deadline) {
+    Attempt attempt;
+    for (;;) {
+      auto lease = co_await acquire(deadline, false);
+      if (!lease) {
+        attempt.reply = fail(lease.error());
+        co_return attempt;
+      }
+      lease->begin();
+      if (!lease->channel().send(bytes)) continue;  // it had broken, and nobody knew yet
+      attempt.sent = true;
+      attempt.reply = co_await receive(lease->channel(), reply_bytes, deadline);
+      attempt.ended = !attempt.reply && lease->channel().ended();
+      if (attempt.reply) lease->finish();
+      co_return attempt;
+    }
+  }
+
+  // The connection broke, and another one may not.
+  static bool is_worth_repeating(const Attempt& attempt, int attempt_count) {
+    return attempt.sent && attempt.reply.error().kind == ErrorKind::Closed && attempt_count < kAttemptsMax;
+  }
+
+  // Likewise, and repeats it over a new connection where that is safe.
+  Task<Result<std::string>> ask(wire::Request& request, std::size_t reply_bytes) {
+    if (auto allowed = check_limits(request); !allowed) co_return fail(allowed.error());
     const TimePoint deadline = reply_deadline();
-    const auto reply = co_await lease->channel().receive(sizeof(std::int64_t), deadline);
-    if (!reply) co_return fail(name_failure(reply.error(), request));
-    lease->finish();
+    for (int attempt_count = 1;; ++attempt_count) {
+      Attempt attempt = co_await try_once(encoded(request), reply_bytes, deadline);
+      if (attempt.reply) co_return std::move(attempt.reply);
+      if (!is_repeatable(request) || !is_worth_repeating(attempt, attempt_count)) {
+        co_return fail(explain(attempt, request));
+      }
+    }
+  }
+
+  // Likewise, for a read that not every server knows. `what` is what it lacks then.
+  Task<Result<std::string>> ask_if_known(wire::Request& request, std::size_t reply_bytes, std::string_view what) {
+    if (auto allowed = check_limits(request); !allowed) co_return fail(allowed.error());
+    const TimePoint deadline = reply_deadline();
+    for (int attempt_count = 1;; ++attempt_count) {
+      Attempt attempt = co_await try_once(encoded(request), reply_bytes, deadline);
+      if (attempt.reply) co_return std::move(attempt.reply);
+      if (attempt.ended || !is_worth_repeating(attempt, attempt_count)) {
+        co_return fail(explain_unknown(attempt, request, what));
+      }
+    }
+  }
+
+  Task<Result<std::int64_t>> ask_number(wire::Request& request) {
+    const auto reply = co_await ask(request, sizeof(std::int64_t));
+    if (!reply) co_return fail(reply.error());
+    co_return wire::load<std::int64_t>(reply->data());
+  }
+
+  // The value of a key, or nothing if it is absent. `was_present`: it was a moment ago.
+  Task<Result<std::optional<std::string>>> read(std::string name, bool was_present) {
+    wire::Request get;
+    get.operation = Operation::Get;
+    get.key = name;
+    if (auto allowed = check_limits(get); !allowed) co_return fail(allowed.error());
+    for (int attempt_count = 1;; ++attempt_count) {
+      // An older server ends the connection on a GET of an absent key, so it is asked first whether the key is there.
+      if (!was_present || attempt_count > 1) {
+        wire::Request check;
+        check.operation = Operation::Check;
+        check.keys.push_back(name);
+        const auto status = co_await ask(check, 1);
+        if (!status) co_return fail(status.error());
+        if (static_cast<std::uint8_t>((*status)[0]) != static_cast<std::uint8_t>(wire::CheckReply::Ready)) {
+          co_return std::optional<std::string>();
+        }
+      }
+      Attempt attempt = co_await try_once(encoded(get), kBlob, reply_deadline());
+      if (attempt.reply && attempt.reply->empty()) co_return co_await read_empty(name);
+      if (attempt.reply) co_return std::optional<std::string>(std::move(*attempt.reply));
+      // Deleted between the two questions, or the network broke the connection.
+      if (!is_worth_repeating(attempt, attempt_count)) co_return fail(explain(attempt, get));
+    }
+  }
+
+  // GET said "empty": that is the value, or there is none. It may have been deleted since the last question, or only a
+  // queue may have that name. COMPARE_SET tells: it answers with what it expected only if there is nothing.
+  Task<Result<std::optional<std::string>>> read_empty(std::string name) {
+    const std::string nobodys_value = random_id(context_.random);
+    wire::Request request;
+    request.operation = Operation::CompareSet;
+    request.key = name;
+    request.value = nobodys_value;
+    request.desired = nobodys_value;
+    for (int attempt_count = 1;; ++attempt_count) {
+      Attempt attempt = co_await try_once(encoded(request), kBlob, reply_deadline());
+      if (attempt.reply && *attempt.reply == nobodys_value) co_return std::optional<std::string>();
+      if (attempt.reply) co_return std::optional<std::string>(std::move(*attempt.reply));
+      // It changes nothing, so that it may be repeated.
+      if (!is_worth_repeating(attempt, attempt_count)) co_return fail(explain(attempt, request));
+    }
+  }
+
+  Task<Result<>> write(wire::Request& request) {
+    if (auto allowed = check_limits(request); !allowed) co_return fail(allowed.error());
+    const Attempt attempt = co_await try_once(encoded_write(request), sizeof(std::int64_t), reply_deadline());
+    if (!attempt.reply) co_return fail(explain(attempt, request));
     co_return Result<>();
   }
 
@@ -532,26 +642,38 @@ class PlainStore final : public TcpStore {
     if (auto allowed = check_limits(request); !allowed) co_return fail(allowed.error());
     std::string bytes;
     wire::encode(request, dialect_, bytes);
-    for (;;) {
-      auto lease = co_await acquire();
+    const TimePoint latest = std::max(deadline, after(context_.loop.now(), kAnswerTime));
+    for (int attempt_count = 0;; ++attempt_count) {
+      auto lease = co_await acquire(latest, true);
       if (!lease) co_return fail(lease.error());
       lease->begin();
       lease->channel().send(bytes);
-      // Even a deadline that has passed leaves time for an answer that needs no waiting.
-      const TimePoint soonest = after(context_.loop.now(), kAnswerTime);
-      const auto status = co_await lease->channel().receive(1, std::max(deadline, soonest));
+      const auto status = co_await lease->channel().receive(1, latest);
       if (status) {
         lease->finish();
         co_return Result<>();
       }
-      if (status.error().kind == ErrorKind::Closed) continue;  // a wait can be repeated; acquire gives up in time
-      // Legacy has no way to take a wait back: the connection is of no use any more.
-      if (dialect_ == Dialect::Modern) {
-        const auto cancelled = co_await cancel_wait(lease->channel());
-        if (cancelled) lease->finish();
+      if (status.error().kind == ErrorKind::Timeout) {
+        // Legacy has no way to take a wait back: the connection is of no use any more.
+        if (dialect_ == Dialect::Modern) {
+          const auto cancelled = co_await cancel_wait(lease->channel());
+          if (cancelled) lease->finish();
+        }
+        co_return fail(ErrorKind::Timeout, describe_wait(request));
       }
-      co_return fail(ErrorKind::Timeout, describe_wait(request));
+      // A wait can be repeated; with pauses, for this server may end every one.
+      const TimePoint now = context_.loop.now();
+      const TimePoint next = after(now, backoff(context_.options.backoff, attempt_count, context_.random));
+      if (next >= latest) co_return fail(name_failure(status.error(), request));
+      co_await sleep_until(context_.loop, next);
     }
+  }
+
+  // A moment later, for what can only be asked again and again. False if the deadline has come.
+  Task<bool> pause(TimePoint deadline) {
+    const TimePoint next = std::min(deadline, after(context_.loop.now(), kPollFirst));
+    co_await sleep_until(context_.loop, next);
+    co_return context_.loop.now() < deadline;
   }
 
   Task<Result<>> cancel_wait(Channel& channel) {
@@ -589,19 +711,22 @@ class PlainStore final : public TcpStore {
     return {ErrorKind::Closed, describe_uncertain(request, context_.options.endpoint, error.message)};
   }
 
-  // A server says that it does not know an operation by closing the connection.
-  template <typename T>
-  Result<T> explain_closed(Result<T> result, std::string_view what) const {
-    if (result || result.error().kind != ErrorKind::Closed) return result;
-    return fail(ErrorKind::Unimplemented, fmt::format("{}; the server probably does not know {}", result.error().message, what));
+  // Why there is no answer. Without a connection that has been said.
+  Error explain(const Attempt& attempt, const wire::Request& request) const {
+    return attempt.sent ? name_failure(attempt.reply.error(), request) : attempt.reply.error();
   }
 
-  static constexpr Duration kAnswerTime = std::chrono::milliseconds(200);
+  // A server says that it does not know an operation by ending the connection.
+  Error explain_unknown(const Attempt& attempt, const wire::Request& request, std::string_view what) const {
+    const Error error = explain(attempt, request);
+    if (!attempt.ended) return error;
+    return {ErrorKind::Unimplemented, fmt::format("{}; the server probably does not know {}", error.message, what)};
+  }
 
   ClientContext context_;
   const Dialect dialect_;
   std::vector<Opened> idle_;
-  std::list<Oneshot<bool>*> waiting_;  // operations that wait for a connection to become free
+  std::list<Place*> line_;  // operations that wait for a connection to become free
   std::size_t connection_count_ = 0;
 };
 
@@ -651,7 +776,10 @@ Task<Result<Change>> PollingWatch::next(TimePoint deadline) {
       changes_.pop_front();
       co_return change;
     }
-    const auto polled = co_await poll();
+    std::string what = fmt::format("no change of {} in time", log::quote(key_));
+    const TimePoint latest = std::max(deadline, after(store_.loop().now(), kAnswerTime));
+    auto polling = poll();
+    const auto polled = co_await with_deadline(store_.loop(), latest, std::move(polling), std::move(what));
     if (!polled) co_return fail(polled.error());
     if (!changes_.empty()) continue;
     if (store_.loop().now() >= deadline) {

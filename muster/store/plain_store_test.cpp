@@ -19,7 +19,8 @@ using tests::Talker;
 class PlainStoreTest : public TcpStoreBase, public ::testing::TestWithParam<Dialect> {
  protected:
   PlainStoreTest() { store = connect_to(client_host, GetParam(), default_options()); }
-  static constexpr int kConnectionsMax = 64;  // of one store
+  static constexpr int kConnectionsMax = 64;         // of one store
+  static constexpr int kWaitingConnectionsMax = 56;  // of these, for waits
 };
 using PlainStore = PlainStoreTest;
 INSTANTIATE_TEST_SUITE_P(Dialect, PlainStore, ::testing::Values(Dialect::Modern, Dialect::Legacy),
@@ -52,7 +53,7 @@ TEST_P(PlainStore, EndsAWaitAtItsDeadlineThoughNoConnectionWasFree) {
 
 TEST_P(PlainStore, PassesAConnectionOnWhenTheOneWhoseTurnItWasIsDestroyed) {
   std::vector<std::unique_ptr<Call<std::string>>> waiting;
-  for (int index = 0; index < kConnectionsMax; ++index) {
+  for (int index = 0; index < kWaitingConnectionsMax; ++index) {
     waiting.push_back(begin(store->get("never", kNever)));
   }
   loop.advance(1s);

@@ -13,6 +13,8 @@ namespace {
 constexpr std::size_t kScratchBytes = std::size_t{64} << 10U;
 // One turn of a connection reads no more than this, so that a fast sender leaves room for the others.
 constexpr int kReadsPerTurnMax = 8;
+// Likewise it is sent no more than this, however fast it reads.
+constexpr std::size_t kSendBytesPerTurnMax = std::size_t{4} << 20U;
 // A larger input buffer is given back when it is empty.
 constexpr std::size_t kInputBytesKept = 4096;
 
@@ -25,13 +27,16 @@ class Server::Connection final : public net::StreamEvents, public SessionOwner {
   Connection(Server& server, std::unique_ptr<net::Stream> stream)
       : server_(server), stream_(std::move(stream)), linger_(server.loop_, [this] { server_.closed(*this); }) {}
 
-  Result<> open(std::string_view namespace_name) {
-    auto session = server_.hub_.open(*this, namespace_name);
-    if (!session) return fail(session.error());
-    session_ = std::move(*session);
+  void open(std::string_view namespace_name) {
     stream_->set_events(this);
+    auto session = server_.hub_.open(*this, namespace_name);
+    if (!session) {
+      log::warn("store", "refusing a connection peer={} reason={}", stream_->peer(), log::quote(session.error().message));
+      begin_draining();
+      return;
+    }
+    session_ = std::move(*session);
     stream_->want(true, false);
-    return {};
   }
 
   ~Connection() override { server_.buffered_bytes_ -= counted_bytes_; }
@@ -41,13 +46,14 @@ class Server::Connection final : public net::StreamEvents, public SessionOwner {
       drain();
       return;
     }
-    for (int reads = 0; reads < kReadsPerTurnMax && !draining(); ++reads) {
+    // Nothing is served behind a request for which the connection must be closed.
+    for (int reads = 0; reads < kReadsPerTurnMax && close_reason_.empty(); ++reads) {
       const net::Transfer transfer = stream_->read(server_.scratch_);
       if (transfer.kind == net::Transfer::Kind::WouldBlock) break;
       if (transfer.kind != net::Transfer::Kind::Moved) {
         // Its waits and watches go with it; what it wrote stays.
         log::debug("store", "connection ended peer={}", stream_->peer());
-        gone_ = true;
+        (transfer.kind == net::Transfer::Kind::End ? finished_ : gone_) = true;
         break;
       }
       take(std::string_view(server_.scratch_.data(), transfer.bytes));
@@ -74,21 +80,25 @@ class Server::Connection final : public net::StreamEvents, public SessionOwner {
     noted_ = false;
     if (gone_) return false;
     if (draining()) return true;
-    if (!send()) return false;
-    if (!close_reason_.empty()) return begin_draining();
+    std::size_t sent_bytes = 0;
+    if (!send(sent_bytes)) return false;
+    if (!close_reason_.empty()) return close();
     // The client has read its backlog: go on with what it had sent meanwhile.
     while (paused_ && !session_->output_is_high()) {
       paused_ = false;
       take({});
-      if (!close_reason_.empty()) return begin_draining();
-      if (!send()) return false;
+      if (!close_reason_.empty()) return close();
+      if (!send(sent_bytes)) return false;
     }
-    stream_->want(!paused_, !session_->output().empty());
+    const bool has_output = !session_->output().empty();
+    // A client that has finished sending gets what it asked for.
+    if (finished_ && !paused_ && !has_output) return false;
+    stream_->want(!paused_ && !finished_, has_output);
     count();
     if (paused_ && !server_.hub_.has_room_for(0)) {
       close_reason_ = fmt::format("--max-memory is used up, and it does not read its {} bytes of replies",
                                   session_->output().size());
-      return begin_draining();
+      return close();
     }
     return true;
   }
@@ -125,9 +135,10 @@ class Server::Connection final : public net::StreamEvents, public SessionOwner {
     }
   }
 
-  bool send() {
-    while (!session_->output().empty()) {
-      const std::string_view piece = session_->output();
+  // False if the connection is lost. `sent_bytes` is the sum of this turn.
+  bool send(std::size_t& sent_bytes) {
+    while (!session_->output().empty() && sent_bytes < kSendBytesPerTurnMax) {
+      const std::string_view piece = session_->output().substr(0, kSendBytesPerTurnMax - sent_bytes);
       const net::Transfer transfer = stream_->write({&piece, 1});
       if (transfer.kind == net::Transfer::Kind::WouldBlock) return true;
       if (transfer.kind != net::Transfer::Kind::Moved) {
@@ -135,20 +146,26 @@ class Server::Connection final : public net::StreamEvents, public SessionOwner {
         return false;
       }
       session_->sent(transfer.bytes);
+      sent_bytes += transfer.bytes;
     }
     return true;
   }
 
-  bool begin_draining() {
+  // True: the connection stays, to be drained.
+  bool close() {
     log::warn("store", "closing a connection peer={} dialect={} reason={}", stream_->peer(),
               wire::name_of(session_->dialect()), log::quote(close_reason_));
+    begin_draining();
+    return true;
+  }
+
+  void begin_draining() {
     session_.reset();
     std::string().swap(input_);
     count();
     stream_->shutdown_write();
     stream_->want(true, false);
     linger_.set(server_.loop_.now() + server_.options_.linger);
-    return true;
   }
 
   void drain() {
@@ -175,8 +192,9 @@ class Server::Connection final : public net::StreamEvents, public SessionOwner {
   std::string input_;  // an unfinished request
   std::string close_reason_;
   std::size_t counted_bytes_ = 0;
-  bool paused_ = false;  // too much output: not reading
-  bool noted_ = false;   // in unsettled_
+  bool paused_ = false;    // too much output: not reading
+  bool finished_ = false;  // the client sends nothing more; it may still read
+  bool noted_ = false;     // in unsettled_
   bool gone_ = false;
   Timer linger_;
 };
@@ -197,6 +215,7 @@ Result<int> Server::listen(net::Transport& transport, const net::Endpoint& endpo
   auto listener = transport.listen(endpoint, accept);
   if (!listener) return fail(listener.error());
   const int port = (*listener)->port();
+  if (!accepting_) (*listener)->set_accepting(false);
   ports_.push_back({std::move(namespace_name), std::move(*listener)});
   return port;
 }
@@ -210,14 +229,10 @@ bool Server::drop_namespace(std::string_view name) {
 }
 
 void Server::accepted(std::unique_ptr<net::Stream> stream, const std::string& namespace_name) {
-  const std::string peer = stream->peer();
   auto connection = std::make_unique<Connection>(*this, std::move(stream));
-  if (const auto opened = connection->open(namespace_name); !opened) {
-    log::warn("store", "refusing a connection peer={} reason={}", peer, log::quote(opened.error().message));
-    return;
-  }
   Connection* const key = connection.get();
   connections_.emplace(key, std::move(connection));
+  key->open(namespace_name);
   update_accepting();
 }
 

@@ -113,6 +113,7 @@ TEST_F(ServerInSim, KeepsASilentConnectionOpenForMonths) {
   EXPECT_EQ(ask(*bystander, request_bytes(Dialect::Modern, Operation::Set, "/k", "v")), "");
   EXPECT_EQ(waiting->received(), std::string(1, '\0'));
   unfinished->send(request_bytes(Dialect::Modern, Operation::Set, "/u", "value").substr(15));
+  settle();
   EXPECT_EQ(ask(*bystander, request_bytes(Dialect::Modern, Operation::Get, "/u")), blob("value"));
   EXPECT_TRUE(log.warnings().empty());
 }

@@ -54,7 +54,7 @@ class Watch {
   // kWatchChangesMax behind is ended with Unavailable and should begin again.
   virtual Task<Result<Change>> next(TimePoint deadline) = 0;
 };
-inline constexpr std::size_t kWatchChangesMax = 65'536;
+inline constexpr std::size_t kWatchChangesMax = 4096;
 
 struct KeyValue {
   std::string key;

@@ -186,6 +186,7 @@ TEST_P(EveryTcpStore, EndsAGetAtItsDeadlineWhileTheServerIsAway) {
 
 TEST_P(EveryTcpStore, EndsAnOperationAtTheReplyTimeoutWhileTheServerIsAway) {
   stop_server();
+  loop.advance(1s);
   const TimePoint start = loop.now();
   const auto result = await(store->set("k", "v"));
   expect_error(result, ErrorKind::Unavailable, "server:4400");
@@ -195,7 +196,8 @@ TEST_P(EveryTcpStore, EndsAnOperationAtTheReplyTimeoutWhileTheServerIsAway) {
 TEST_P(EveryTcpStore, SaysThatTheServerDoesNotAnswer) {
   network.pause(server_host);
   const auto result = await(store->set("k", "v"));
-  expect_error(result, ErrorKind::Timeout, "the store at server:4400 did not answer SET within 1m");
+  expect_error(result, ErrorKind::Timeout,
+               "the store at server:4400 did not answer SET within 60s");
   network.resume(server_host);
   EXPECT_TRUE(gives(await(store->add("n", 1)), 1));
   // The late answer to the set is nobody's.
@@ -249,13 +251,10 @@ TEST_P(EveryTcpStore, ReportsThatNobodyAnswersAtTheEndpoint) {
 TEST_P(EveryTcpStore, FailsAtOnceWhenThereIsNoTimeToTryAgain) {
   RefusingTransport refusing(*transports.back());
   TcpStoreOptions options = default_options();
-  options.connect_timeout = 1ms;
-  options.backoff.first = 1s;
-  auto connected = [&] {
-    // More than the few round trips of the handshake, which take longer than the timeout above.
-    options.connect_timeout = 1s;
-    return loop.block_on(connect_tcp_store(client_host.loop(), refusing, random, options));
-  }();
+  options.connect_timeout = 1s;
+  options.backoff.first = 1h;
+  options.backoff.max = 1h;
+  auto connected = loop.block_on(connect_tcp_store(client_host.loop(), refusing, random, options));
   ASSERT_TRUE(connected) << connected.error().message;
   std::unique_ptr<TcpStore> hasty = std::move(*connected);
   refusing.refuses = true;
