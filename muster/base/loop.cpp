@@ -7,6 +7,8 @@
 namespace muster {
 namespace {
 constexpr int kReadyBurstMax = 10'000;
+// Fewer cancelled timers than this are not worth cleaning up.
+constexpr std::size_t kCancelledMin = 64;
 }
 
 void Ready::withdraw() {
@@ -26,8 +28,7 @@ void Timer::set(TimePoint when) {
   cancel();
   if (when == kNever) return;
   // Not earlier than now: a timer that always sets itself into the past would stay ahead of all others.
-  when_ = std::max(when, loop_.now());
-  loop_.insert(*this);
+  loop_.insert(*this, std::max(when, loop_.now()));
 }
 
 void Timer::cancel() {
@@ -42,7 +43,7 @@ Loop::Loop() {
 Loop::~Loop() {
   // Awaiters and timers refer to their loop, so they must be gone before it.
   MUSTER_ASSERT(!has_ready());
-  MUSTER_ASSERT(timers_.empty());
+  MUSTER_ASSERT(heap_.size() == cancelled_count_);
   ready_.next_ = nullptr;
 }
 
@@ -74,9 +75,15 @@ bool Loop::run_ready() {
 void Loop::run_timers(TimePoint now) {
   // A timer set for a past time by an expiring timer waits for the next turn, or two of them could spin for ever.
   const std::uint64_t newest = timer_order_;
-  while (!timers_.empty() && timers_.front()->when_ <= now && timers_.front()->order_ <= newest) {
-    Timer& timer = *timers_.front();
-    remove(timer);
+  while (!heap_.empty() && heap_.front().when <= now && heap_.front().order <= newest) {
+    Timer* const due = slots_[heap_.front().slot];
+    if (due == nullptr) {
+      trim();
+      continue;
+    }
+    Timer& timer = *due;
+    timer.slot_ = Timer::kNoSlot;
+    pop_entry();
     // The function is moved out while it runs, for it may destroy the timer, and itself with it.
     std::function<void()> expired = std::exchange(timer.expired_, nullptr);
     expiring_ = &timer;
@@ -86,60 +93,58 @@ void Loop::run_timers(TimePoint now) {
   }
 }
 
-std::optional<TimePoint> Loop::next_timer() const {
-  if (timers_.empty()) return std::nullopt;
-  return timers_.front()->when_;
+std::optional<TimePoint> Loop::next_timer() {
+  trim();
+  return next_wake();
 }
 
-bool Loop::earlier(const Timer* left, const Timer* right) const {
-  if (left->when_ != right->when_) return left->when_ < right->when_;
-  return left->order_ < right->order_;
+std::optional<TimePoint> Loop::next_wake() const {
+  if (heap_.empty()) return std::nullopt;
+  return heap_.front().when;
 }
 
-void Loop::sift_up(std::size_t index) {
-  Timer* const moving = timers_[index];
-  while (index > 0) {
-    const std::size_t parent = (index - 1) / 2;
-    if (!earlier(moving, timers_[parent])) break;
-    timers_[index] = timers_[parent];
-    timers_[index]->index_ = index;
-    index = parent;
+bool Loop::later(const Entry& left, const Entry& right) {
+  if (left.when != right.when) return left.when > right.when;
+  return left.order > right.order;
+}
+
+void Loop::insert(Timer& timer, TimePoint when) {
+  if (free_slots_.empty()) {
+    free_slots_.push_back(static_cast<std::uint32_t>(slots_.size()));
+    slots_.push_back(nullptr);
   }
-  timers_[index] = moving;
-  moving->index_ = index;
-}
-
-void Loop::sift_down(std::size_t index) {
-  Timer* const moving = timers_[index];
-  for (;;) {
-    std::size_t child = 2 * index + 1;
-    if (child >= timers_.size()) break;
-    if (child + 1 < timers_.size() && earlier(timers_[child + 1], timers_[child])) ++child;
-    if (!earlier(timers_[child], moving)) break;
-    timers_[index] = timers_[child];
-    timers_[index]->index_ = index;
-    index = child;
-  }
-  timers_[index] = moving;
-  moving->index_ = index;
-}
-
-void Loop::insert(Timer& timer) {
-  timer.order_ = ++timer_order_;
-  timers_.push_back(&timer);
-  sift_up(timers_.size() - 1);
+  timer.slot_ = free_slots_.back();
+  free_slots_.pop_back();
+  slots_[timer.slot_] = &timer;
+  heap_.push_back({when, ++timer_order_, timer.slot_});
+  std::push_heap(heap_.begin(), heap_.end(), later);
 }
 
 void Loop::remove(Timer& timer) {
-  const std::size_t index = timer.index_;
-  timer.index_ = Timer::kNotQueued;
-  Timer* const last = timers_.back();
-  timers_.pop_back();
-  if (last == &timer) return;
-  timers_[index] = last;
-  last->index_ = index;
-  sift_up(index);
-  sift_down(last->index_);
+  slots_[timer.slot_] = nullptr;
+  timer.slot_ = Timer::kNoSlot;
+  ++cancelled_count_;
+  if (cancelled_count_ < kCancelledMin || cancelled_count_ < heap_.size() / 2) return;
+  std::erase_if(heap_, [this](const Entry& entry) {
+    const bool cancelled = slots_[entry.slot] == nullptr;
+    if (cancelled) free_slots_.push_back(entry.slot);
+    return cancelled;
+  });
+  std::make_heap(heap_.begin(), heap_.end(), later);
+  cancelled_count_ = 0;
+}
+
+void Loop::trim() {
+  while (!heap_.empty() && slots_[heap_.front().slot] == nullptr) {
+    pop_entry();
+    --cancelled_count_;
+  }
+}
+
+void Loop::pop_entry() {
+  free_slots_.push_back(heap_.front().slot);
+  std::pop_heap(heap_.begin(), heap_.end(), later);
+  heap_.pop_back();
 }
 
 }  // namespace muster

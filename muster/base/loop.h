@@ -51,16 +51,14 @@ class Timer {
   // Sets or moves the time; kNever is the same as `cancel`. A time that has passed expires in the next turn.
   void set(TimePoint when);
   void cancel();
-  bool pending() const { return index_ != kNotQueued; }
+  bool pending() const { return slot_ != kNoSlot; }
 
  private:
   friend class Loop;
-  static constexpr std::size_t kNotQueued = static_cast<std::size_t>(-1);
+  static constexpr std::uint32_t kNoSlot = static_cast<std::uint32_t>(-1);
   Loop& loop_;
   std::function<void()> expired_;
-  TimePoint when_ = kNever;
-  std::uint64_t order_ = 0;  // timers of the same instant expire in the order they were set
-  std::size_t index_ = kNotQueued;
+  std::uint32_t slot_ = kNoSlot;
 };
 
 class Loop : public Clock {
@@ -84,19 +82,32 @@ class Loop : public Clock {
   bool run_ready();
   // Calls the timers that are due at `now`.
   void run_timers(TimePoint now);
-  std::optional<TimePoint> next_timer() const;
+  std::optional<TimePoint> next_timer();
+  // Not later than the next timer, and cheaper to know: may be the time of one that was cancelled.
+  std::optional<TimePoint> next_wake() const;
   bool has_ready() const { return ready_.next_ != &ready_; }
 
  private:
   friend class Timer;
-  bool earlier(const Timer* left, const Timer* right) const;
-  void sift_up(std::size_t index);
-  void sift_down(std::size_t index);
-  void insert(Timer& timer);
+  // Most timers are deadlines that never pass: they are set and cancelled once an operation. So cancelling only empties
+  // the timer's slot; its entry stays in the heap until it comes to the top or the heap is half full of such entries.
+  struct Entry {
+    TimePoint when;
+    std::uint64_t order = 0;  // timers of the same instant expire in the order they were set
+    std::uint32_t slot = 0;
+  };
+  static bool later(const Entry& left, const Entry& right);
+  void insert(Timer& timer, TimePoint when);
   void remove(Timer& timer);
+  // Removes cancelled entries from the top.
+  void trim();
+  void pop_entry();
 
-  Ready ready_;                // the ring's anchor
-  std::vector<Timer*> timers_;  // a binary heap, earliest first
+  Ready ready_;               // the ring's anchor
+  std::vector<Entry> heap_;    // earliest first
+  std::vector<Timer*> slots_;  // whose entry it is; nullptr when that was cancelled
+  std::vector<std::uint32_t> free_slots_;
+  std::size_t cancelled_count_ = 0;  // entries in the heap
   std::uint64_t timer_order_ = 0;
   Timer* expiring_ = nullptr;  // whose function runs now; nothing once that function has destroyed its timer
 };

@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <malloc.h>
 #include <signal.h>
 #include <sys/epoll.h>
 #include <sys/signalfd.h>
@@ -115,6 +116,10 @@ int serve(const ServeOptions& options) {
   log::parse_level(options.log_level, level);
   log::set_level(level);
   net::raise_descriptor_limit();
+  // Buffers for large values come and go with every request; without this the C library would return their pages to the
+  // kernel each time and fault them in again for the next.
+  ::mallopt(M_MMAP_THRESHOLD, 4 << 20);
+  ::mallopt(M_TRIM_THRESHOLD, 64 << 20);
   net::EpollLoop loop;
   const StopSignals signals(loop);
   net::TcpTransport transport(loop);

@@ -127,7 +127,7 @@ void EpollLoop::turn() {
   int timeout = -1;
   if (has_ready()) {
     timeout = 0;
-  } else if (const auto next = next_timer()) {
+  } else if (const auto next = next_wake()) {
     timeout = milliseconds_until(*next, clock_.now());
   }
   epoll_event events[kEventsMax];

@@ -46,11 +46,11 @@ bool PostQueue::empty() const {
 
 }  // namespace internal
 
-bool Loop::busy() const {
+bool Loop::busy() {
   if (!posted_.empty() || has_ready()) return true;
   if (const auto timer = next_timer(); timer && *timer <= now_) return true;
   return std::any_of(locals_.begin(), locals_.end(),
-                     [](const LocalLoop* local) { return local->busy(); });
+                     [](LocalLoop* local) { return local->busy(); });
 }
 
 void Loop::turn() {
@@ -63,9 +63,9 @@ void Loop::turn() {
   running_ = false;
 }
 
-std::optional<TimePoint> Loop::next_event() const {
+std::optional<TimePoint> Loop::next_event() {
   std::optional<TimePoint> next = busy() ? now_ : next_timer();
-  for (const LocalLoop* local : locals_) {
+  for (LocalLoop* local : locals_) {
     const std::optional<TimePoint> event = local->next_event();
     if (event && (!next || *event < *next)) next = event;
   }
@@ -147,7 +147,7 @@ TimePoint LocalLoop::to_world(TimePoint local_time) const {
   return when;
 }
 
-bool LocalLoop::busy() const {
+bool LocalLoop::busy() {
   if (stopped_) return false;
   if (!posted_.empty() || has_ready()) return true;
   const std::optional<TimePoint> timer = next_timer();
@@ -161,7 +161,7 @@ void LocalLoop::turn() {
   run_ready();
 }
 
-std::optional<TimePoint> LocalLoop::next_event() const {
+std::optional<TimePoint> LocalLoop::next_event() {
   if (stopped_) return std::nullopt;
   if (busy()) return world_.now();
   const std::optional<TimePoint> timer = next_timer();

@@ -100,12 +100,12 @@ class Loop final : public muster::Loop {
 
   // The next instant at which something happens; nothing if all is quiet. Stopped local loops do
   // not count.
-  std::optional<TimePoint> next_event() const;
+  std::optional<TimePoint> next_event();
 
  private:
   friend class LocalLoop;
 
-  bool busy() const;
+  bool busy();
   void turn();
   [[noreturn]] void fail_endless() const;
   [[noreturn]] void fail_blocked() const;
@@ -143,9 +143,9 @@ class LocalLoop final : public muster::Loop {
   TimePoint to_local(TimePoint world_time) const;
   // The first instant of world time at which the local clock shows `local_time`.
   TimePoint to_world(TimePoint local_time) const;
-  bool busy() const;
+  bool busy();
   void turn();
-  std::optional<TimePoint> next_event() const;
+  std::optional<TimePoint> next_event();
 
   sim::Loop& world_;
   internal::PostQueue posted_;

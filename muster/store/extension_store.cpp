@@ -54,7 +54,7 @@ class PendingCall final : public ReplySink {
     } else {
       answer.body = std::string(reply.body);
     }
-    if (const auto link = link_.lock()) link->forget(id_, false);
+    link_->forget(id_, false);
     answered_ = true;
     if (is_pop()) item_ = item_of(reply);
     answer_.set(std::move(answer));
@@ -78,10 +78,9 @@ class PendingCall final : public ReplySink {
 
   // Its time is over, but the server may be sending what it waited for: asks to be told. False if that was done before.
   bool take_back() {
-    const auto link = link_.lock();
-    if (taken_back_ || link == nullptr) return false;
+    if (taken_back_ || answered_) return false;
     taken_back_ = true;
-    link->cancel(id_);
+    link_->cancel(id_);
     return true;
   }
 
@@ -100,8 +99,7 @@ class PendingCall final : public ReplySink {
 
   ExtensionStore& store_;
   Oneshot<Answer> answer_;
-  // Shared with the store, which drops it when it breaks; a call may be destroyed after that.
-  std::weak_ptr<ExtensionLink> link_;
+  ExtensionLink* const link_;  // gone once we are answered: a link that breaks answers everybody first
   std::uint32_t id_ = 0;
   const bool waits_;
   const std::string queue_;          // of a pop; else empty
@@ -150,7 +148,8 @@ class ExtensionWatch final : public Watch, public ReplySink {
   ExtensionStore& store_;
   const std::string wire_key_;
   const Store::WatchScope scope_;
-  std::weak_ptr<ExtensionLink> link_;  // as in PendingCall
+  // Owned by the store, which drops it when it breaks; a watch lives on.
+  std::weak_ptr<ExtensionLink> link_;
   std::uint32_t id_ = 0;
   std::deque<Change> changes_;
   std::size_t event_count_ = 0;  // of `changes_`, those that are no state
@@ -180,8 +179,8 @@ class ExtensionStore final : public TcpStore {
     request.blocking = deadline > now();
     const std::string name = wire_key(key);
     request.key = name;
-    const auto body = co_await call(request, deadline);
-    co_return awaited(body, request);
+    auto body = co_await call(request, deadline);
+    co_return awaited(std::move(body), request);
   }
 
   Task<Result<std::optional<std::string>>> try_get(std::string key) override {
@@ -315,8 +314,8 @@ class ExtensionStore final : public TcpStore {
     request.blocking = deadline > now();
     const std::string name = wire_key(queue);
     request.key = name;
-    const auto body = co_await call(request, deadline);
-    co_return awaited(body, request);
+    auto body = co_await call(request, deadline);
+    co_return awaited(std::move(body), request);
   }
 
   Task<Result<std::optional<std::string>>> try_queue_pop(std::string queue) override {
@@ -556,12 +555,17 @@ class ExtensionStore final : public TcpStore {
     return value;
   }
   // What a get or a pop brought. One whose deadline had passed asked without waiting, so there may be nothing.
-  static Result<std::string> awaited(const Result<std::string>& body, const wire::Request& request) {
+  static Result<std::string> awaited(Result<std::string> body, const wire::Request& request) {
     if (!body) return fail(body.error());
-    auto value = decode_optional(*body);
-    if (!value) return fail(value.error());
-    if (*value) return std::move(**value);
-    if (request.blocking) return malformed();
+    constexpr std::size_t kPrefixBytes = sizeof(std::uint8_t) + sizeof(std::uint32_t);
+    wire::Reader reader(*body);
+    if (reader.integer<std::uint8_t>() != 0) {
+      reader.string(body->size());
+      if (!reader.finished()) return malformed();
+      body->erase(0, kPrefixBytes);  // what is left is the value; cheaper than another string
+      return body;
+    }
+    if (request.blocking || !reader.finished()) return malformed();
     return fail(ErrorKind::Timeout, describe_wait(request));
   }
 
@@ -578,22 +582,21 @@ class ExtensionStore final : public TcpStore {
 PendingCall::PendingCall(ExtensionStore& store, wire::Request& request, bool waits)
     : store_(store),
       answer_(store.loop()),
-      link_(store.link()),
+      link_(store.link().lock().get()),
       waits_(waits),
       queue_(request.operation == Operation::QueuePop ? request.key : std::string_view()) {
-  id_ = link_.lock()->send(request, *this);
+  id_ = link_->send(request, *this);
 }
 
 PendingCall::~PendingCall() {
-  const auto link = link_.lock();
   if (item_) store_.push_back(queue_, *item_);
-  if (answered_ || link == nullptr) return;
+  if (answered_) return;
   if (!is_pop()) {
-    link->forget(id_, waits_);
+    link_->forget(id_, waits_);
     return;
   }
-  store_.abandon_pop(*link, id_, queue_);
-  if (waits_ && !taken_back_) link->cancel(id_);
+  store_.abandon_pop(*link_, id_, queue_);
+  if (waits_ && !taken_back_) link_->cancel(id_);
 }
 
 void AbandonedPop::on_reply(const wire::Reply& reply) {

@@ -219,6 +219,8 @@ Session::~Session() {
     hub_.recall(waiter);
     table.forget(waiter, hub_.outcome_);
   }
+  // One of them may have passed a queue's wake-up on to another of them, which has passed it on in turn.
+  std::erase_if(hub_.outcome_.released, [&](WaiterId waiter) { return !hub_.waiters_.contains(waiter); });
   for (const auto& [id, watcher] : watches_) {
     hub_.watchers_.erase(watcher);
     table.unwatch(watcher);

@@ -1119,6 +1119,21 @@ TEST_F(ExtensionWaits, GetTheItemThatAWokenClientLeftBehind) {
   EXPECT_EQ(hub.memory_bytes(), 0U);
 }
 
+TEST_F(ExtensionWaits, OfAClientThatGoesPassAnItemOnPastOneAnother) {
+  Client going(hub, Dialect::Extension);
+  going.tell(with_id(1, wait({"q", "never"})));
+  going.tell(with_id(2, blocking(queue_pop("q"))));
+  Client next(hub, Dialect::Extension);
+  next.tell(with_id(1, blocking(queue_pop("q"))));
+  Client pusher(hub, Dialect::Modern);
+  pusher.tell(queue_push("q", "item"));
+  EXPECT_EQ(next.read(), kNothing);
+  going.close();
+  EXPECT_EQ(next.read(), ok(1, item("item")));
+  EXPECT_EQ(described(hub, "waiting"), 0);
+  EXPECT_EQ(hub.memory_bytes(), 0U);
+}
+
 TEST_F(ExtensionWaits, AreCancelledWithAFinalReply) {
   Client client(hub, Dialect::Extension);
   client.tell(with_id(1, wait({"k"})));

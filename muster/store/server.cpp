@@ -10,9 +10,10 @@
 namespace muster::store {
 namespace {
 
-constexpr std::size_t kScratchBytes = std::size_t{64} << 10U;
+// Room for a large value in one read, so that it is copied once: into the table.
+constexpr std::size_t kScratchBytes = std::size_t{256} << 10U;
 // One turn of a connection reads no more than this, so that a fast sender leaves room for the others.
-constexpr int kReadsPerTurnMax = 8;
+constexpr int kReadsPerTurnMax = 4;
 // Likewise it is sent no more than this, however fast it reads.
 constexpr std::size_t kSendBytesPerTurnMax = std::size_t{4} << 20U;
 // A larger input buffer is given back when it is empty.

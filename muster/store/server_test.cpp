@@ -155,17 +155,18 @@ TEST_F(ServerInSim, CutsOffAClientThatDoesNotNoticeThatItWasClosed) {
 TEST_F(ServerInSim, ServesNothingThatComesBehindABrokenRequest) {
   sim::Weather weather;
   weather.latency_max = weather.latency_min;  // all of it arrives at once
+  weather.window_bytes = std::size_t{16} << 20U;
   network.set_weather(weather);
   start({});
-  for (const std::size_t filler_bytes : {std::size_t{0}, std::size_t{100}, std::size_t{60'000}}) {
-    // A request that is broken in its middle, then filler to the end of what one read takes, then
-    // one that is whole.
+  // A request that is broken in its middle, filler to the end of what one read may take, and then
+  // requests that are whole.
+  for (std::size_t read_bytes = 4096; read_bytes <= (std::size_t{1} << 20U); read_bytes *= 2) {
     const auto offender = connect(Dialect::Modern);
     std::string bytes =
-        request_bytes(Dialect::Modern, Operation::Set, "/fill", std::string(filler_bytes, 'f'));
+        request_bytes(Dialect::Modern, Operation::Set, "/fill", std::string(100, 'f'));
     bytes += request_bytes(Dialect::Modern, Operation::Set, "/broken", "x").substr(0, 1 + 8 + 7);
     wire::put<std::uint64_t>(bytes, std::uint64_t{1} << 40U);
-    bytes.resize(std::size_t{64} << 10U, '\x7f');
+    bytes.resize(read_bytes, '\x7f');
     for (int again = 0; again < 1000; ++again) {
       bytes += request_bytes(Dialect::Modern, Operation::Set, "/behind", "x");
     }
@@ -173,7 +174,8 @@ TEST_F(ServerInSim, ServesNothingThatComesBehindABrokenRequest) {
     settle();
     EXPECT_TRUE(offender->ended());
     EXPECT_EQ(offender->failure(), 0);
-    EXPECT_EQ(ask(*bystander, request_bytes(Dialect::Modern, Operation::Get, "/behind")), blob(""));
+    EXPECT_EQ(ask(*bystander, request_bytes(Dialect::Modern, Operation::Get, "/behind")), blob(""))
+        << read_bytes;
   }
   expect_others_served();
 }
@@ -337,14 +339,14 @@ TEST_F(ServerInSim, RefusesWritesWhenItsMemoryIsUsedUpAndServesTheRest) {
 
 TEST_F(ServerInSim, ClosesAClientWhoseUnfinishedRequestDoesNotFit) {
   ServerOptions options;
-  options.hub.memory_bytes_max = 200'000;
+  options.hub.memory_bytes_max = 1'000'000;
   start(options);
   const auto offender = connect(Dialect::Modern);
-  offender->send(request_bytes(Dialect::Modern, Operation::Set, "/k", std::string(1'000'000, 'v')));
+  offender->send(request_bytes(Dialect::Modern, Operation::Set, "/k", std::string(4'000'000, 'v')));
   loop.advance(100ms);
   EXPECT_TRUE(offender->ended());
   EXPECT_EQ(offender->failure(), 0);
-  EXPECT_LT(server->hub().memory_bytes(), 200'000U);
+  EXPECT_LT(server->hub().memory_bytes(), 100'000U);
   expect_others_served();
   expect_one_warning("does not fit into --max-memory");
 }

@@ -55,10 +55,10 @@ Plan draw_plan(Random& random) {
   return plan;
 }
 
-// One run: the world of one seed.
-class Run {
+// The world of one seed.
+class World {
  public:
-  Run(std::uint64_t seed, const Plan& plan)
+  World(std::uint64_t seed, const Plan& plan)
       : plan_(plan),
         random_(seed),
         network_(loop_, random_, plan.weather),
@@ -76,7 +76,7 @@ class Run {
       clients_.push_back(std::move(client));
     }
   }
-  ~Run() { clients_.clear(); }
+  ~World() { clients_.clear(); }
 
   // False if the clients do not come to an end.
   bool run() {
@@ -199,11 +199,11 @@ TEST(LinearizabilityInSim, HoldsOnEveryDayOfASeed) {
   const auto seeds = seeds_to_run(1'000);
   for (const std::uint64_t seed : seeds) {
     const Plan plan = plan_of(seed);
-    Run run(seed, plan);
-    ASSERT_TRUE(run.run()) << "the clients do not come to an end, " << describe(plan.weather)
-                           << "\n"
-                           << replay_command(seed);
-    const History history = run.history();
+    World world(seed, plan);
+    ASSERT_TRUE(world.run()) << "the clients do not come to an end, " << describe(plan.weather)
+                             << "\n"
+                             << replay_command(seed);
+    const History history = world.history();
     operation_count += history.size();
     const Verdict verdict = check(history, {});
     if (verdict.kind == Verdict::Kind::GaveUp) {
@@ -223,9 +223,9 @@ TEST(LinearizabilityInSim, RunsTheSameWayEveryTime) {
   const tests::LogCapture log;
   for (const std::uint64_t seed : {3U, 17U, 99U}) {
     const Plan plan = plan_of(seed);
-    Run first(seed, plan);
+    World first(seed, plan);
     ASSERT_TRUE(first.run());
-    Run second(seed, plan);
+    World second(seed, plan);
     ASSERT_TRUE(second.run());
     EXPECT_EQ(first.trace_hash(), second.trace_hash()) << seed;
     EXPECT_EQ(first.history().size(), second.history().size()) << seed;
@@ -238,9 +238,9 @@ int caught_count(Fault fault) {
   for (std::uint64_t seed = 1; seed <= 60; ++seed) {
     Plan plan = plan_of(seed);
     plan.broken = fault;
-    Run run(seed, plan);
-    EXPECT_TRUE(run.run()) << seed;
-    if (check(run.history(), {}).kind == Verdict::Kind::NotLinearizable) ++caught;
+    World world(seed, plan);
+    EXPECT_TRUE(world.run()) << seed;
+    if (check(world.history(), {}).kind == Verdict::Kind::NotLinearizable) ++caught;
   }
   return caught;
 }

@@ -163,7 +163,7 @@ TEST_P(Abuse, IsEndedInGoodOrderWhileMoreIsOnTheWay) {
 }
 
 INSTANTIATE_TEST_SUITE_P(OfAServer, Abuse, testing::ValuesIn(offences()),
-                         [](const auto& info) { return info.param.name; });
+                         [](const auto& offence) { return offence.param.name; });
 
 // ---- what is not refused
 
@@ -190,7 +190,9 @@ class Endurance : public testing::TestWithParam<Dialect> {
 };
 INSTANTIATE_TEST_SUITE_P(OfAServer, Endurance,
                          testing::Values(Dialect::Legacy, Dialect::Modern, Dialect::Extension),
-                         [](const auto& info) { return std::string(wire::name_of(info.param)); });
+                         [](const auto& dialect) {
+                           return std::string(wire::name_of(dialect.param));
+                         });
 
 TEST_P(Endurance, TakesWhatIsExactlyAtTheLimits) {
   RawClient client(server.port(), GetParam());

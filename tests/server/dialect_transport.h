@@ -1,9 +1,9 @@
 // DialectTransport: to the clients that connect through it, a Muster server is one of PyTorch's.
 //
 // It changes what a client asks before it knows the server, never what is answered: the question
-// for the extension becomes one for a key that does not exist, and, for Legacy, the probe becomes
-// nine bytes to which the server's answer is that of PyTorch 1.13 to the probe: it ends the
-// connection. All else goes through untouched.
+// for the extension becomes one for a key that does not exist, and what such a server answers by
+// ending the connection becomes bytes to which Muster's answer is the same. That is the probe for
+// Legacy, and for Modern everything that does not begin with it. All else goes through untouched.
 #pragma once
 
 #include "muster/base/task.h"
@@ -28,7 +28,10 @@ class DialectStream final : public net::Stream {
     if (dialect_ == wire::Dialect::Extension) return inner_->write(pieces);
     std::string text;
     for (const std::string_view piece : pieces) text += piece;
-    if (dialect_ == wire::Dialect::Legacy && text == wire::kProbe) text.assign(text.size(), '\xff');
+    const bool probes = text == wire::kProbe;
+    const bool refuses = dialect_ == wire::Dialect::Legacy ? probes : !probes;
+    if (first_ && refuses) text.assign(text.size(), '\xff');
+    first_ = false;
     // Its first byte, so that a write that is torn inside the key is no exception.
     const std::size_t key = text.find(wire::kExtensionKey);
     if (key != std::string::npos) text[key] = '?';
@@ -45,6 +48,7 @@ class DialectStream final : public net::Stream {
  private:
   std::unique_ptr<net::Stream> inner_;
   const wire::Dialect dialect_;
+  bool first_ = true;
 };
 
 // Owned by the test; lives on the loop of `inner`, which outlives it.

@@ -8,7 +8,7 @@
 #include <vector>
 
 #define MUSTER_NEEDS(capability, reason) \
-  if (!can().capability) GTEST_SKIP() << GetParam().name << " " << (reason)
+  if (!can().capability) GTEST_SKIP() << "not applicable: " << GetParam().name << " " << (reason)
 
 namespace muster::store::testing {
 
