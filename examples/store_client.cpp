@@ -1,27 +1,30 @@
-// A worker that finds its peers through the store: each process says where it can be reached, waits for the others, and
-// prints the list. Start a store, then as many of these as you like:
+// A worker that finds its peers through the store: each process says where it can be reached, waits
+// for the others, and prints the list. Start a store, then as many of these as you like:
 //
 //   muster store serve --port 29500 &
 //   for rank in 0 1 2; do build/bin/store_client localhost:29500 $rank 3 & done; wait
-
-#include <fmt/format.h>
-
-#include <chrono>
-#include <cstdlib>
 
 #include "muster/base/random.h"
 #include "muster/net/epoll_loop.h"
 #include "muster/net/tcp.h"
 #include "muster/store/tcp_store.h"
 
+#include <fmt/format.h>
+
+#include <chrono>
+#include <cstdlib>
+
 namespace {
 
 using namespace std::chrono_literals;
 
-// Everything that waits is a coroutine on the loop. An error is a value; it says what happened and where.
-muster::Task<muster::Result<>> meet(muster::Loop& loop, muster::store::Store& store, int rank, int worker_count) {
+// Everything that waits is a coroutine on the loop. An error is a value; it says what happened and
+// where.
+muster::Task<muster::Result<>> meet(muster::Loop& loop, muster::store::Store& store, int rank,
+                                    int worker_count) {
   const muster::TimePoint deadline = loop.now() + 30s;
-  auto stored = co_await store.set(fmt::format("address/{}", rank), fmt::format("10.0.0.{}:4400", rank + 1));
+  auto stored =
+      co_await store.set(fmt::format("address/{}", rank), fmt::format("10.0.0.{}:4400", rank + 1));
   if (!stored) co_return stored;
 
   std::vector<std::string> keys;
@@ -29,7 +32,8 @@ muster::Task<muster::Result<>> meet(muster::Loop& loop, muster::store::Store& st
   const auto addresses = co_await store.multi_get(keys, deadline);  // waits until all have arrived
   if (!addresses) co_return muster::fail(addresses.error());
   for (int peer = 0; peer < worker_count; ++peer) {
-    fmt::print("rank {} sees rank {} at {}\n", rank, peer, (*addresses)[static_cast<std::size_t>(peer)]);
+    fmt::print("rank {} sees rank {} at {}\n", rank, peer,
+               (*addresses)[static_cast<std::size_t>(peer)]);
   }
   co_return co_await store.barrier("everyone has the list", worker_count, deadline);
 }
@@ -52,7 +56,8 @@ int main(int count, char** words) {
   muster::store::TcpStoreOptions options;
   options.endpoint = *endpoint;
   options.connect_timeout = 10s;
-  const auto store = loop.block_on(muster::store::connect_tcp_store(loop, transport, random, options));
+  const auto store =
+      loop.block_on(muster::store::connect_tcp_store(loop, transport, random, options));
   if (!store) {
     fmt::print(stderr, "store_client: {}\n", store.error().message);
     return 1;

@@ -1,6 +1,7 @@
 // Time. Monotonic time decides; wall-clock time is only for people to read.
 //
-// Code that needs the time takes a `Clock&` (usually its loop's), so that tests can run it on virtual time.
+// Code that needs the time takes a `Clock&` (usually its loop's), so that tests can run it on
+// virtual time.
 #pragma once
 
 #include <chrono>
@@ -11,7 +12,8 @@ namespace muster {
 
 using Duration = std::chrono::nanoseconds;
 
-// A point on the monotonic time line of one machine (or of one simulation). Never sent to another machine.
+// A point on the monotonic time line of one machine (or of one simulation). Never sent to another
+// machine.
 struct MonotonicTimeline {
   using duration = Duration;
   using rep = duration::rep;
@@ -24,7 +26,8 @@ using TimePoint = MonotonicTimeline::time_point;
 // "Waits for ever": later than every other point in time.
 inline constexpr TimePoint kNever = TimePoint::max();
 
-// `start + length`, staying at kNever instead of overflowing. A negative length means for ever, as in PyTorch.
+// `start + length`, staying at kNever instead of overflowing. A negative length means for ever, as
+// in PyTorch.
 constexpr TimePoint after(TimePoint start, Duration length) {
   if (length < Duration::zero()) return kNever;
   if (start > TimePoint() && length > kNever - start) return kNever;
@@ -37,7 +40,8 @@ class Clock {
   virtual TimePoint now() const = 0;
 };
 
-// Reads CLOCK_MONOTONIC at every call. Loops have their own clock, which stands still during one turn.
+// Reads CLOCK_MONOTONIC at every call. Loops have their own clock, which stands still during one
+// turn.
 class SystemClock final : public Clock {
  public:
   TimePoint now() const override;

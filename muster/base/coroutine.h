@@ -1,5 +1,6 @@
-// <coroutine> for both compilers. Clang 14 still looks for the names in std::experimental and does not announce the
-// feature, so libstdc++'s header needs to be told; newer Clangs and GCC take the header as it is.
+// <coroutine> for both compilers. Clang 14 still looks for the names in std::experimental and does
+// not announce the feature, so libstdc++'s header needs to be told; newer Clangs and GCC take the
+// header as it is.
 #pragma once
 
 #if defined(__clang__) && !defined(__cpp_impl_coroutine)

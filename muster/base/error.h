@@ -1,12 +1,14 @@
 // Error and Result: how everything inside Muster says that it failed.
 //
-// An Error's kind tells the caller what to do next; its message tells a person what happened, where, and why.
-// We return errors, we do not throw them; `future.get()` and the Python border turn them into exceptions.
+// An Error's kind tells the caller what to do next; its message tells a person what happened,
+// where, and why. We return errors, we do not throw them; `future.get()` and the Python border turn
+// them into exceptions.
 #pragma once
+
+#include <tl/expected.hpp>
 
 #include <string>
 #include <string_view>
-#include <tl/expected.hpp>
 #include <utility>
 
 namespace muster {

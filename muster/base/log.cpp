@@ -1,12 +1,11 @@
 #include "muster/base/log.h"
 
-#include <unistd.h>
+#include "muster/base/clock.h"
 
 #include <array>
 #include <atomic>
 #include <mutex>
-
-#include "muster/base/clock.h"
+#include <unistd.h>
 
 namespace muster::log {
 namespace {
@@ -44,10 +43,10 @@ void write(Level level, std::string_view part, std::string_view message) {
     sink(level, part, message);
     return;
   }
-  const std::string line =
-      fmt::format("{} {:<5} {}  {}\n", wall_clock_text(), kNames[static_cast<std::size_t>(level)], part, message);
-  // One write a line, so that lines of several processes on one terminal or file stay whole. If standard error is
-  // gone there is nobody to tell.
+  const std::string line = fmt::format("{} {:<5} {}  {}\n", wall_clock_text(),
+                                       kNames[static_cast<std::size_t>(level)], part, message);
+  // One write a line, so that lines of several processes on one terminal or file stay whole. If
+  // standard error is gone there is nobody to tell.
   [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
 }
 

@@ -1,15 +1,15 @@
 #include "muster/base/loop.h"
 
-#include <algorithm>
-
 #include "muster/base/assert.h"
+
+#include <algorithm>
 
 namespace muster {
 namespace {
 constexpr int kReadyBurstMax = 10'000;
 // Fewer cancelled timers than this are not worth cleaning up.
 constexpr std::size_t kCancelledMin = 64;
-}
+}  // namespace
 
 void Ready::withdraw() {
   if (next_ == nullptr) return;
@@ -27,7 +27,8 @@ Timer::~Timer() {
 void Timer::set(TimePoint when) {
   cancel();
   if (when == kNever) return;
-  // Not earlier than now: a timer that always sets itself into the past would stay ahead of all others.
+  // Not earlier than now: a timer that always sets itself into the past would stay ahead of all
+  // others.
   loop_.insert(*this, std::max(when, loop_.now()));
 }
 
@@ -48,7 +49,9 @@ Loop::~Loop() {
 }
 
 void Loop::soon(Ready& place, std::coroutine_handle<> coroutine) {
-  soon(place, [](void* address) { std::coroutine_handle<>::from_address(address).resume(); }, coroutine.address());
+  soon(
+      place, [](void* address) { std::coroutine_handle<>::from_address(address).resume(); },
+      coroutine.address());
 }
 
 void Loop::soon(Ready& place, void (*run)(void* context), void* context) {
@@ -73,7 +76,8 @@ bool Loop::run_ready() {
 }
 
 void Loop::run_timers(TimePoint now) {
-  // A timer set for a past time by an expiring timer waits for the next turn, or two of them could spin for ever.
+  // A timer set for a past time by an expiring timer waits for the next turn, or two of them could
+  // spin for ever.
   const std::uint64_t newest = timer_order_;
   while (!heap_.empty() && heap_.front().when <= now && heap_.front().order <= newest) {
     Timer* const due = slots_[heap_.front().slot];

@@ -1,8 +1,13 @@
-// Loop runs everything that waits: coroutines that can go on, timers that are due, work posted by other threads.
+// Loop runs everything that waits: coroutines that can go on, timers that are due, work posted by
+// other threads.
 //
-// One thread runs a loop, and everything that belongs to the loop is touched only there; `post` is the one door for
-// other threads. `net::EpollLoop` adds file descriptors and runs on real time, `sim::Loop` runs on virtual time.
+// One thread runs a loop, and everything that belongs to the loop is touched only there; `post` is
+// the one door for other threads. `net::EpollLoop` adds file descriptors and runs on real time,
+// `sim::Loop` runs on virtual time.
 #pragma once
+
+#include "muster/base/clock.h"
+#include "muster/base/coroutine.h"
 
 #include <cstddef>
 #include <cstdint>
@@ -11,15 +16,13 @@
 #include <utility>
 #include <vector>
 
-#include "muster/base/clock.h"
-#include "muster/base/coroutine.h"
-
 namespace muster {
 
 class Loop;
 
-// A place in the loop's queue of what can go on: a coroutine, or a function of its owner. Lives in an awaiter or in the
-// owner; leaving the queue on destruction is what makes it safe to destroy a coroutine that was about to go on.
+// A place in the loop's queue of what can go on: a coroutine, or a function of its owner. Lives in
+// an awaiter or in the owner; leaving the queue on destruction is what makes it safe to destroy a
+// coroutine that was about to go on.
 class Ready {
  public:
   Ready() = default;
@@ -38,8 +41,8 @@ class Ready {
   void* context_ = nullptr;
 };
 
-// Calls its function once when its time has come. Owned by whoever waits; destroying it cancels it. The function may
-// set the timer again and may destroy it.
+// Calls its function once when its time has come. Owned by whoever waits; destroying it cancels it.
+// The function may set the timer again and may destroy it.
 class Timer {
  public:
   // Requires: `loop` outlives the timer.
@@ -48,7 +51,8 @@ class Timer {
   Timer(const Timer&) = delete;
   Timer& operator=(const Timer&) = delete;
 
-  // Sets or moves the time; kNever is the same as `cancel`. A time that has passed expires in the next turn.
+  // Sets or moves the time; kNever is the same as `cancel`. A time that has passed expires in the
+  // next turn.
   void set(TimePoint when);
   void cancel();
   bool pending() const { return slot_ != kNoSlot; }
@@ -71,14 +75,16 @@ class Loop : public Clock {
   // Runs `work` on the loop, never inside this call. Safe from any thread.
   virtual void post(std::function<void()> work) = 0;
 
-  // Lets `coroutine` go on in this turn, after the caller has returned to the loop. Loop thread only.
+  // Lets `coroutine` go on in this turn, after the caller has returned to the loop. Loop thread
+  // only.
   void soon(Ready& place, std::coroutine_handle<> coroutine);
-  // Likewise calls `run(context)`: behind everything that can go on already, so that work of one turn can be gathered.
+  // Likewise calls `run(context)`: behind everything that can go on already, so that work of one
+  // turn can be gathered.
   void soon(Ready& place, void (*run)(void* context), void* context);
 
  protected:
-  // Resumes queued coroutines until none is left; bounded by `kReadyBurstMax` so that input is not starved.
-  // Returns true if some are left.
+  // Resumes queued coroutines until none is left; bounded by `kReadyBurstMax` so that input is not
+  // starved. Returns true if some are left.
   bool run_ready();
   // Calls the timers that are due at `now`.
   void run_timers(TimePoint now);
@@ -89,8 +95,9 @@ class Loop : public Clock {
 
  private:
   friend class Timer;
-  // Most timers are deadlines that never pass: they are set and cancelled once an operation. So cancelling only empties
-  // the timer's slot; its entry stays in the heap until it comes to the top or the heap is half full of such entries.
+  // Most timers are deadlines that never pass: they are set and cancelled once an operation. So
+  // cancelling only empties the timer's slot; its entry stays in the heap until it comes to the top
+  // or the heap is half full of such entries.
   struct Entry {
     TimePoint when;
     std::uint64_t order = 0;  // timers of the same instant expire in the order they were set
@@ -103,19 +110,21 @@ class Loop : public Clock {
   void trim();
   void pop_entry();
 
-  Ready ready_;               // the ring's anchor
+  Ready ready_;                // the ring's anchor
   std::vector<Entry> heap_;    // earliest first
   std::vector<Timer*> slots_;  // whose entry it is; nullptr when that was cancelled
   std::vector<std::uint32_t> free_slots_;
   std::size_t cancelled_count_ = 0;  // entries in the heap
   std::uint64_t timer_order_ = 0;
-  Timer* expiring_ = nullptr;  // whose function runs now; nothing once that function has destroyed its timer
+  Timer* expiring_ =
+      nullptr;  // whose function runs now; nothing once that function has destroyed its timer
 };
 
 // `co_await sleep_until(loop, when)`.
 class SleepUntil {
  public:
-  SleepUntil(Loop& loop, TimePoint when) : loop_(loop), when_(when), timer_(loop, [this] { resume(); }) {}
+  SleepUntil(Loop& loop, TimePoint when)
+      : loop_(loop), when_(when), timer_(loop, [this] { resume(); }) {}
   bool await_ready() const { return false; }
   void await_suspend(std::coroutine_handle<> coroutine) {
     coroutine_ = coroutine;

@@ -1,12 +1,12 @@
 #include "muster/base/random.h"
 
+#include "muster/base/assert.h"
+
 #include <fmt/format.h>
-#include <sys/random.h>
 
 #include <algorithm>
 #include <bit>
-
-#include "muster/base/assert.h"
+#include <sys/random.h>
 
 namespace muster {
 

@@ -1,10 +1,10 @@
 // Random numbers that replay: the same seed gives the same sequence on every machine and library.
 #pragma once
 
+#include "muster/base/clock.h"
+
 #include <cstdint>
 #include <string>
-
-#include "muster/base/clock.h"
 
 namespace muster {
 
@@ -36,8 +36,9 @@ struct BackoffOptions {
   Duration max = std::chrono::seconds(5);
 };
 
-// How long to wait before attempt number `attempt` (0 is the first repetition): exponential with full jitter, for
-// clients that failed together must not return together. At least a millisecond, at most `options.max`.
+// How long to wait before attempt number `attempt` (0 is the first repetition): exponential with
+// full jitter, for clients that failed together must not return together. At least a millisecond,
+// at most `options.max`.
 Duration backoff(const BackoffOptions& options, int attempt, Random& random);
 
 }  // namespace muster

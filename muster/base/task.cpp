@@ -42,7 +42,8 @@ void TaskScope::start(Task<void> task) {
 }
 
 void TaskScope::cancel_all() {
-  while (first_ != nullptr) std::coroutine_handle<internal::RootPromise>::from_promise(*first_).destroy();
+  while (first_ != nullptr)
+    std::coroutine_handle<internal::RootPromise>::from_promise(*first_).destroy();
 }
 
 }  // namespace muster

@@ -1,25 +1,26 @@
 // Task<T>: a coroutine that produces a T on one loop.
 //
-// A task starts when it is awaited (or given to a TaskScope) and is owned by whoever holds it. **Destroying a task
-// cancels it**: its frame is destroyed where it waits, and everything it was waiting for is withdrawn by the
-// destructors of the awaiters in it. That is the only kind of cancellation there is, so there are no tokens to pass and
-// none to forget.
+// A task starts when it is awaited (or given to a TaskScope) and is owned by whoever holds it.
+// **Destroying a task cancels it**: its frame is destroyed where it waits, and everything it was
+// waiting for is withdrawn by the destructors of the awaiters in it. That is the only kind of
+// cancellation there is, so there are no tokens to pass and none to forget.
 //
-// Rules for authors are in CONTRIBUTING.md; the important one: name things before you await them (GCC 12).
+// Rules for authors are in CONTRIBUTING.md; the important one: name things before you await them
+// (GCC 12).
 //
 // We do not throw: an exception that leaves a coroutine ends the program.
 #pragma once
+
+#include "muster/base/assert.h"
+#include "muster/base/coroutine.h"
+#include "muster/base/error.h"
+#include "muster/base/loop.h"
 
 #include <exception>
 #include <optional>
 #include <type_traits>
 #include <utility>
 #include <variant>
-
-#include "muster/base/assert.h"
-#include "muster/base/coroutine.h"
-#include "muster/base/error.h"
-#include "muster/base/loop.h"
 
 namespace muster {
 
@@ -34,9 +35,9 @@ class TaskPromiseBase {
  public:
   std::suspend_always initial_suspend() noexcept { return {}; }
 
-  // Going on through plain calls, not symmetric transfer: GCC only turns the latter into jumps when optimising, so
-  // debug and sanitizer builds would use up the stack. A child that finishes without waiting returns to `start`, so a
-  // loop over such children does not deepen the stack either.
+  // Going on through plain calls, not symmetric transfer: GCC only turns the latter into jumps when
+  // optimising, so debug and sanitizer builds would use up the stack. A child that finishes without
+  // waiting returns to `start`, so a loop over such children does not deepen the stack either.
   struct Finish {
     bool await_ready() noexcept { return false; }
     template <typename Promise>
@@ -129,8 +130,8 @@ inline Task<void> TaskPromise<void>::get_return_object() {
 
 // Runs tasks that nobody awaits and cancels those that are left when it is destroyed.
 //
-// Owned by the object whose members the tasks use, as its last member, so that it is destroyed first. Lives on that
-// object's loop. A task must not destroy the scope it runs in.
+// Owned by the object whose members the tasks use, as its last member, so that it is destroyed
+// first. Lives on that object's loop. A task must not destroy the scope it runs in.
 class TaskScope {
  public:
   TaskScope() = default;
@@ -147,11 +148,13 @@ class TaskScope {
   internal::RootPromise* first_ = nullptr;
 };
 
-// A value that will be set once, and one coroutine that waits for it. Setting never runs the waiter inline.
+// A value that will be set once, and one coroutine that waits for it. Setting never runs the waiter
+// inline.
 //
-// Owned by the waiter (usually in its frame) or by the table that will set it. Either may go first: a waiter that is
-// cancelled leaves no trace, and a table may set a value and forget the Oneshot at once, since the value is by then with
-// the waiter. A Oneshot that goes without having been set leaves its waiter waiting.
+// Owned by the waiter (usually in its frame) or by the table that will set it. Either may go first:
+// a waiter that is cancelled leaves no trace, and a table may set a value and forget the Oneshot at
+// once, since the value is by then with the waiter. A Oneshot that goes without having been set
+// leaves its waiter waiting.
 template <typename T>
 class Oneshot {
  public:
@@ -162,7 +165,8 @@ class Oneshot {
   Oneshot(const Oneshot&) = delete;
   Oneshot& operator=(const Oneshot&) = delete;
 
-  // The first value counts; later ones are dropped, since a reply and a timeout may come in the same turn.
+  // The first value counts; later ones are dropped, since a reply and a timeout may come in the
+  // same turn.
   void set(T value) {
     if (is_set_) return;
     is_set_ = true;
@@ -228,9 +232,11 @@ Task<void> deliver(Task<Result<T>> task, Oneshot<Result<T>>& outcome) {
 }
 }  // namespace internal
 
-// Awaits `task`, but no longer than `deadline`; then it is cancelled and the result is a Timeout that says `what`.
+// Awaits `task`, but no longer than `deadline`; then it is cancelled and the result is a Timeout
+// that says `what`.
 template <typename T>
-Task<Result<T>> with_deadline(Loop& loop, TimePoint deadline, Task<Result<T>> task, std::string what) {
+Task<Result<T>> with_deadline(Loop& loop, TimePoint deadline, Task<Result<T>> task,
+                              std::string what) {
   Oneshot<Result<T>> outcome(loop);
   Timer timer(loop, [&] { outcome.set(fail(ErrorKind::Timeout, std::move(what))); });
   timer.set(deadline);

@@ -22,22 +22,26 @@ bool parse_size(std::string_view text, std::size_t& out) {
   return true;
 }
 
-CLI::Option* add_size(CLI::App& command, const std::string& name, std::size_t& target, const std::string& description) {
+CLI::Option* add_size(CLI::App& command, const std::string& name, std::size_t& target,
+                      const std::string& description) {
   CLI::Option* option = command.add_option_function<std::string>(
       name,
       [&target, name](const std::string& text) {
-        if (!parse_size(text, target)) throw CLI::ValidationError(name, "'" + text + "' is not a size like 512M or 4G");
+        if (!parse_size(text, target))
+          throw CLI::ValidationError(name, "'" + text + "' is not a size like 512M or 4G");
       },
       description);
   return option->type_name("SIZE");
 }
 
-CLI::Option* add_duration(CLI::App& command, const std::string& name, Duration& target, const std::string& description) {
+CLI::Option* add_duration(CLI::App& command, const std::string& name, Duration& target,
+                          const std::string& description) {
   CLI::Option* option = command.add_option_function<std::string>(
       name,
       [&target, name](const std::string& text) {
         if (!parse_duration(text, target)) {
-          throw CLI::ValidationError(name, "'" + text + "' is not a duration like 500ms, 5s or 2m (-1: for ever)");
+          throw CLI::ValidationError(
+              name, "'" + text + "' is not a duration like 500ms, 5s or 2m (-1: for ever)");
         }
       },
       description);

@@ -1,5 +1,7 @@
 #include "muster/cli/completion.h"
 
+#include "muster/cli/exit_status.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -7,8 +9,6 @@
 #include <string>
 #include <string_view>
 #include <vector>
-
-#include "muster/cli/exit_status.h"
 
 namespace muster::cli {
 namespace {
@@ -71,7 +71,8 @@ std::vector<Candidate> candidates(const CLI::App& program, std::vector<std::stri
   std::vector<Candidate> found;
   if (typed.starts_with('-')) {
     for (const CLI::Option* option : command->get_options()) {
-      for (const std::string& name : option->get_lnames()) found.push_back({"--" + name, option->get_description()});
+      for (const std::string& name : option->get_lnames())
+        found.push_back({"--" + name, option->get_description()});
     }
   } else {
     for (const CLI::App* next : command->get_subcommands([](const CLI::App*) { return true; })) {
@@ -79,7 +80,8 @@ std::vector<Candidate> candidates(const CLI::App& program, std::vector<std::stri
     }
     if (command->get_name() == "completion") found = {{"bash", ""}, {"zsh", ""}};
   }
-  std::erase_if(found, [&](const Candidate& candidate) { return !candidate.name.starts_with(typed); });
+  std::erase_if(found,
+                [&](const Candidate& candidate) { return !candidate.name.starts_with(typed); });
   return found;
 }
 
@@ -87,14 +89,18 @@ std::vector<Candidate> candidates(const CLI::App& program, std::vector<std::stri
 
 void add_completion_commands(CLI::App& program, int& exit_status) {
   auto shell = std::make_shared<std::string>();
-  CLI::App* script = program.add_subcommand("completion", "Print the completion script of a shell, to be sourced");
-  script->add_option("shell", *shell, "bash or zsh")->required()->check(CLI::IsMember({"bash", "zsh"}));
+  CLI::App* script =
+      program.add_subcommand("completion", "Print the completion script of a shell, to be sourced");
+  script->add_option("shell", *shell, "bash or zsh")
+      ->required()
+      ->check(CLI::IsMember({"bash", "zsh"}));
   script->callback([shell, &exit_status] {
     fmt::print("{}", *shell == "bash" ? kBashScript : kZshScript);
     exit_status = kExitOk;
   });
 
-  CLI::App* complete = program.add_subcommand("complete", "Print candidates for the last word")->group("");
+  CLI::App* complete =
+      program.add_subcommand("complete", "Print candidates for the last word")->group("");
   auto words = std::make_shared<std::vector<std::string>>();
   complete->add_option("words", *words, "What has been typed so far, behind --");
   complete->callback([words, &program, &exit_status] {

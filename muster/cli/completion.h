@@ -1,5 +1,6 @@
-// Shell completion: `muster completion bash|zsh` prints a small script, which asks the program itself for candidates
-// through the hidden `muster complete -- WORD…`. So the candidates are always those of the installed version.
+// Shell completion: `muster completion bash|zsh` prints a small script, which asks the program
+// itself for candidates through the hidden `muster complete -- WORD…`. So the candidates are always
+// those of the installed version.
 #pragma once
 
 #include <CLI/CLI.hpp>

@@ -11,7 +11,8 @@ enum ExitStatus : int {
   kExitUsage = 2,
   kExitTimeout = 3,
   kExitUnreachable = 4,
-  kExitNo = 5,  // the answer is no: the key is absent, the value was not stored, the keys are not all there
+  kExitNo = 5,  // the answer is no: the key is absent, the value was not stored, the keys are not
+                // all there
 };
 
 constexpr int exit_status_of(ErrorKind kind) {

@@ -1,16 +1,16 @@
 // The `muster` program. This folder is the only place that parses arguments and builds the objects.
 
-#include <fmt/format.h>
-#include <signal.h>
-
-#include <CLI/CLI.hpp>
-#include <cstdio>
-#include <exception>
-
 #include "muster/cli/completion.h"
 #include "muster/cli/exit_status.h"
 #include "muster/cli/store_commands.h"
 #include "muster/cli/usage.h"
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <exception>
+#include <signal.h>
 
 namespace {
 
@@ -30,7 +30,8 @@ int run(int count, char** words) {
     return muster::cli::report_usage(program, error);
   }
   // Output that could not be written (a full disk, a closed pipe) must not look like success.
-  if (std::fflush(stdout) != 0 && exit_status == muster::cli::kExitOk) exit_status = muster::cli::kExitFailed;
+  if (std::fflush(stdout) != 0 && exit_status == muster::cli::kExitOk)
+    exit_status = muster::cli::kExitFailed;
   return exit_status;
 }
 

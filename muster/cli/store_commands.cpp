@@ -1,21 +1,21 @@
 #include "muster/cli/store_commands.h"
 
-#include <fmt/format.h>
-#include <unistd.h>
-
-#include <boost/json.hpp>
-#include <cstdio>
-#include <functional>
-#include <iterator>
-#include <memory>
-#include <optional>
-
 #include "muster/base/log.h"
 #include "muster/cli/arguments.h"
 #include "muster/cli/exit_status.h"
 #include "muster/net/epoll_loop.h"
 #include "muster/net/tcp.h"
 #include "muster/store/tcp_store.h"
+
+#include <boost/json.hpp>
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <functional>
+#include <iterator>
+#include <memory>
+#include <optional>
+#include <unistd.h>
 
 namespace muster::cli {
 namespace {
@@ -44,7 +44,8 @@ struct Client {
 
 int report(const ClientOptions& options, const Error& error) {
   if (options.json) {
-    fmt::print("{}\n", json::serialize(json::object{{"error", name_of(error.kind)}, {"message", error.message}}));
+    fmt::print("{}\n", json::serialize(json::object{{"error", name_of(error.kind)},
+                                                    {"message", error.message}}));
   }
   fmt::print(stderr, "muster: {}\n", error.message);
   return exit_status_of(error.kind);
@@ -56,7 +57,11 @@ bool is_utf8(std::string_view text) {
   std::size_t index = 0;
   while (index < text.size()) {
     const auto byte = static_cast<unsigned char>(text[index]);
-    const std::size_t more = byte < 0x80 ? 0 : byte >> 5U == 6 ? 1 : byte >> 4U == 14 ? 2 : byte >> 3U == 30 ? 3 : 9;
+    const std::size_t more = byte < 0x80        ? 0
+                             : byte >> 5U == 6  ? 1
+                             : byte >> 4U == 14 ? 2
+                             : byte >> 3U == 30 ? 3
+                                                : 9;
     if (index + more >= text.size()) return false;
     for (std::size_t next = 1; next <= more; ++next) {
       if ((static_cast<unsigned char>(text[index + next]) & 0xc0U) != 0x80) return false;
@@ -67,12 +72,15 @@ bool is_utf8(std::string_view text) {
 }
 
 std::string base64(std::string_view bytes) {
-  constexpr std::string_view kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  constexpr std::string_view kDigits =
+      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
   std::string text;
   for (std::size_t index = 0; index < bytes.size(); index += 3) {
     unsigned group = 0;
     for (std::size_t offset = 0; offset < 3; ++offset) {
-      group = group << 8U | (index + offset < bytes.size() ? static_cast<unsigned char>(bytes[index + offset]) : 0U);
+      group =
+          group << 8U |
+          (index + offset < bytes.size() ? static_cast<unsigned char>(bytes[index + offset]) : 0U);
     }
     for (std::size_t digit = 0; digit < 4; ++digit) {
       const bool padding = index + digit > bytes.size();
@@ -121,7 +129,8 @@ Result<std::string> read_argument(const std::string& text) {
     const std::size_t got = std::fread(buffer, 1, sizeof buffer, stdin);
     if (got == 0) return bytes;
     bytes.append(buffer, got);
-    if (bytes.size() > kInputBytesMax) return fail(ErrorKind::Invalid, "standard input is too long for a value");
+    if (bytes.size() > kInputBytesMax)
+      return fail(ErrorKind::Invalid, "standard input is too long for a value");
   }
 }
 
@@ -146,7 +155,8 @@ int run_client(const ClientOptions& options, const Action& action) {
   if (!store) {
     Error error = store.error();
     if (error.kind == ErrorKind::Unavailable) {
-      error.message += fmt::format(" (tried for {}); is `muster store serve` running there?", describe(options.timeout));
+      error.message += fmt::format(" (tried for {}); is `muster store serve` running there?",
+                                   describe(options.timeout));
     }
     return report(options, error);
   }
@@ -155,15 +165,20 @@ int run_client(const ClientOptions& options, const Action& action) {
 }
 
 // One client command: its own arguments are added by the caller.
-CLI::App* add_client_command(CLI::App& store, const std::string& name, const std::string& description, int& exit_status,
+CLI::App* add_client_command(CLI::App& store, const std::string& name,
+                             const std::string& description, int& exit_status,
                              const std::shared_ptr<ClientOptions>& options, Action action) {
   CLI::App* command = store.add_subcommand(name, description);
   command->add_option("-e,--endpoint", options->endpoint, "HOST:PORT of the store")
-      ->envname("MUSTER_STORE")->default_str("localhost:29500")->type_name("HOST:PORT");
-  command->add_option("--namespace", options->namespace_name, "Key space on a Muster server (default: the port's own)");
+      ->envname("MUSTER_STORE")
+      ->default_str("localhost:29500")
+      ->type_name("HOST:PORT");
+  command->add_option("--namespace", options->namespace_name,
+                      "Key space on a Muster server (default: the port's own)");
   add_duration(*command, "--timeout", options->timeout, "How long to try and to wait");
   command->add_flag("--json", options->json, "Print JSON");
-  command->add_flag("-v,--verbose", options->verbose, "Say on standard error what happens on the connection");
+  command->add_flag("-v,--verbose", options->verbose,
+                    "Say on standard error what happens on the connection");
   command->callback([options, action = std::move(action), &exit_status] {
     if (options->endpoint.empty()) options->endpoint = "localhost";
     exit_status = run_client(*options, action);
@@ -225,7 +240,8 @@ int add(Client& client, const Arguments& arguments) {
 }
 
 int compare_set(Client& client, const Arguments& arguments) {
-  const auto result = client.loop.block_on(client.store.compare_set(arguments.key, arguments.value, arguments.desired));
+  const auto result = client.loop.block_on(
+      client.store.compare_set(arguments.key, arguments.value, arguments.desired));
   if (!result) return report(client.options, result.error());
   if (client.options.json) {
     json::object object{{"stored", result->stored}};
@@ -304,7 +320,8 @@ int pop(Client& client, const Arguments& arguments) {
 }
 
 int watch(Client& client, const Arguments& arguments) {
-  const auto scope = arguments.prefix ? store::Store::WatchScope::Prefix : store::Store::WatchScope::Key;
+  const auto scope =
+      arguments.prefix ? store::Store::WatchScope::Prefix : store::Store::WatchScope::Key;
   const auto watching = client.loop.block_on(client.store.watch(arguments.key, scope));
   if (!watching) return report(client.options, watching.error());
   for (int seen = 0; arguments.count == 0 || seen < arguments.count; ++seen) {
@@ -316,7 +333,8 @@ int watch(Client& client, const Arguments& arguments) {
       put_bytes(object, "value", change->value);
       print_json(object);
     } else {
-      fmt::print("{:<8} {} {}\n", store::name_of(change->kind), change->key, log::quote(change->value));
+      fmt::print("{:<8} {} {}\n", store::name_of(change->kind), change->key,
+                 log::quote(change->value));
     }
     std::fflush(stdout);
   }
@@ -339,12 +357,16 @@ int ping(Client& client, const Arguments&) {
   const TimePoint start = clock.now();
   const auto done = client.loop.block_on(client.store.ping());
   if (!done) return report(client.options, done.error());
-  const double microseconds = std::chrono::duration<double, std::micro>(clock.now() - start).count();
+  const double microseconds =
+      std::chrono::duration<double, std::micro>(clock.now() - start).count();
   const std::string server = describe_server(client.store.dialect());
   if (client.options.json) {
-    print_json({{"server", server}, {"dialect", wire::name_of(client.store.dialect())}, {"round_trip_us", microseconds}});
+    print_json({{"server", server},
+                {"dialect", wire::name_of(client.store.dialect())},
+                {"round_trip_us", microseconds}});
   } else {
-    fmt::print("{} answers in {:.0f} us (server: {})\n", client.options.endpoint, microseconds, server);
+    fmt::print("{} answers in {:.0f} us (server: {})\n", client.options.endpoint, microseconds,
+               server);
   }
   return kExitOk;
 }
@@ -367,7 +389,8 @@ int info(Client& client, const Arguments&) {
 }  // namespace
 
 void add_store_commands(CLI::App& program, int& exit_status) {
-  CLI::App* store = program.add_subcommand("store", "A key-value store that processes share: serve one, or use one");
+  CLI::App* store = program.add_subcommand(
+      "store", "A key-value store that processes share: serve one, or use one");
   store->require_subcommand(1);
   add_store_serve(*store, exit_status);
 
@@ -375,14 +398,17 @@ void add_store_commands(CLI::App& program, int& exit_status) {
                                int (*run)(Client&, const Arguments&)) {
     auto options = std::make_shared<ClientOptions>();
     auto arguments = std::make_shared<Arguments>();
-    CLI::App* command = add_client_command(*store, name, description, exit_status, options,
-                                           [arguments, run](Client& client) { return run(client, *arguments); });
+    CLI::App* command =
+        add_client_command(*store, name, description, exit_status, options,
+                           [arguments, run](Client& client) { return run(client, *arguments); });
     return std::make_pair(command, arguments);
   };
   {
-    auto [command, arguments] = add_command("get", "Print a key's value, waiting until it exists", get);
+    auto [command, arguments] =
+        add_command("get", "Print a key's value, waiting until it exists", get);
     command->add_option("key", arguments->key, "Key")->required();
-    command->add_flag("--no-wait", arguments->no_wait, "Do not wait; exit with status 5 if it does not exist");
+    command->add_flag("--no-wait", arguments->no_wait,
+                      "Do not wait; exit with status 5 if it does not exist");
   }
   {
     auto [command, arguments] = add_command("set", "Set a key", set);
@@ -401,9 +427,13 @@ void add_store_commands(CLI::App& program, int& exit_status) {
   }
   {
     auto [command, arguments] = add_command(
-        "compare-set", "Replace a value if it is the expected one; print what is there (status 5: not replaced)", compare_set);
+        "compare-set",
+        "Replace a value if it is the expected one; print what is there (status 5: not replaced)",
+        compare_set);
     command->add_option("key", arguments->key, "Key")->required();
-    command->add_option("expected", arguments->value, "Expected value; '' also matches an absent key")->required();
+    command
+        ->add_option("expected", arguments->value, "Expected value; '' also matches an absent key")
+        ->required();
     command->add_option("desired", arguments->desired, "New value")->required();
   }
   {
@@ -411,11 +441,13 @@ void add_store_commands(CLI::App& program, int& exit_status) {
     command->add_option("keys", arguments->keys, "Keys")->required();
   }
   {
-    auto [command, arguments] = add_command("check", "Tell whether every key exists (status 5: no)", check);
+    auto [command, arguments] =
+        add_command("check", "Tell whether every key exists (status 5: no)", check);
     command->add_option("keys", arguments->keys, "Keys")->required();
   }
   {
-    auto [command, arguments] = add_command("delete", "Delete a key; print whether it was there", delete_key);
+    auto [command, arguments] =
+        add_command("delete", "Delete a key; print whether it was there", delete_key);
     command->add_option("key", arguments->key, "Key")->required();
   }
   {
@@ -428,15 +460,19 @@ void add_store_commands(CLI::App& program, int& exit_status) {
     command->add_option("item", arguments->value, "Item; - reads standard input")->required();
   }
   {
-    auto [command, arguments] = add_command("pop", "Pop the oldest item of a queue, waiting for one", pop);
+    auto [command, arguments] =
+        add_command("pop", "Pop the oldest item of a queue, waiting for one", pop);
     command->add_option("queue", arguments->key, "Queue")->required();
-    command->add_flag("--no-wait", arguments->no_wait, "Do not wait; exit with status 5 if it is empty");
+    command->add_flag("--no-wait", arguments->no_wait,
+                      "Do not wait; exit with status 5 if it is empty");
   }
   {
-    auto [command, arguments] = add_command("watch", "Print every change of a key, beginning with its present value", watch);
+    auto [command, arguments] = add_command(
+        "watch", "Print every change of a key, beginning with its present value", watch);
     command->add_option("key", arguments->key, "Key")->required();
     command->add_flag("--prefix", arguments->prefix, "Watch every key that starts with KEY");
-    command->add_option("--count", arguments->count, "End after this many changes; 0: never")->capture_default_str();
+    command->add_option("--count", arguments->count, "End after this many changes; 0: never")
+        ->capture_default_str();
   }
   add_command("ping", "Ask the server for a sign of life", ping);
   add_command("info", "Describe a Muster server: version, connections, keys, memory", info);

@@ -1,16 +1,3 @@
-#include <fmt/format.h>
-#include <malloc.h>
-#include <signal.h>
-#include <sys/epoll.h>
-#include <sys/signalfd.h>
-#include <unistd.h>
-
-#include <boost/json.hpp>
-#include <cerrno>
-#include <cstdio>
-#include <map>
-#include <memory>
-
 #include "muster/base/log.h"
 #include "muster/cli/arguments.h"
 #include "muster/cli/exit_status.h"
@@ -18,6 +5,19 @@
 #include "muster/net/epoll_loop.h"
 #include "muster/net/tcp.h"
 #include "muster/store/server.h"
+
+#include <boost/json.hpp>
+#include <fmt/format.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <malloc.h>
+#include <map>
+#include <memory>
+#include <signal.h>
+#include <sys/epoll.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
 
 namespace muster::cli {
 namespace {
@@ -32,7 +32,8 @@ struct ServeOptions {
   store::ServerOptions server;
 };
 
-// Written under another name and renamed, so that whoever waits for the file never reads half of it.
+// Written under another name and renamed, so that whoever waits for the file never reads half of
+// it.
 Result<> write_port_file(const std::string& path, int port) {
   const std::string draft = fmt::format("{}.{}", path, ::getpid());
   std::FILE* file = std::fopen(draft.c_str(), "we");
@@ -41,17 +42,21 @@ Result<> write_port_file(const std::string& path, int port) {
   if (written && std::rename(draft.c_str(), path.c_str()) == 0) return {};
   const int error = errno;
   ::unlink(draft.c_str());
-  return fail(ErrorKind::Invalid, fmt::format("cannot write the port file {}: {}", log::quote(path), describe_errno(error)));
+  return fail(ErrorKind::Invalid, fmt::format("cannot write the port file {}: {}", log::quote(path),
+                                              describe_errno(error)));
 }
 
 // "NAME=PORT" of --namespace.
 Result<std::pair<std::string, int>> parse_namespace(const std::string& text) {
   const std::size_t equals = text.rfind('=');
   if (equals == std::string::npos || equals == 0) {
-    return fail(ErrorKind::Invalid, fmt::format("--namespace {}: write NAME=PORT, with port 0 for any free one", text));
+    return fail(ErrorKind::Invalid,
+                fmt::format("--namespace {}: write NAME=PORT, with port 0 for any free one", text));
   }
   const auto endpoint = net::parse_endpoint(":" + text.substr(equals + 1), 0);
-  if (!endpoint) return fail(ErrorKind::Invalid, fmt::format("--namespace {}: {}", text, endpoint.error().message));
+  if (!endpoint)
+    return fail(ErrorKind::Invalid,
+                fmt::format("--namespace {}: {}", text, endpoint.error().message));
   return std::make_pair(text.substr(0, equals), endpoint->port);
 }
 
@@ -71,9 +76,11 @@ void announce(const ServeOptions& options, const std::vector<Listening>& ports) 
     fmt::print("{}\n", boost::json::serialize(line));
   } else {
     fmt::print("muster store {} serving on {} port {} (pid {})\n", MUSTER_VERSION,
-               options.host.empty() ? "every address," : options.host, ports.front().port, ::getpid());
+               options.host.empty() ? "every address," : options.host, ports.front().port,
+               ::getpid());
     for (const Listening& entry : ports) {
-      if (!entry.namespace_name.empty()) fmt::print("  namespace {} on port {}\n", entry.namespace_name, entry.port);
+      if (!entry.namespace_name.empty())
+        fmt::print("  namespace {} on port {}\n", entry.namespace_name, entry.port);
     }
   }
   std::fflush(stdout);
@@ -116,15 +123,16 @@ int serve(const ServeOptions& options) {
   log::parse_level(options.log_level, level);
   log::set_level(level);
   net::raise_descriptor_limit();
-  // Buffers for large values come and go with every request; without this the C library would return their pages to the
-  // kernel each time and fault them in again for the next.
+  // Buffers for large values come and go with every request; without this the C library would
+  // return their pages to the kernel each time and fault them in again for the next.
   ::mallopt(M_MMAP_THRESHOLD, 4 << 20);
   ::mallopt(M_TRIM_THRESHOLD, 64 << 20);
   net::EpollLoop loop;
   const StopSignals signals(loop);
   net::TcpTransport transport(loop);
   store::Server server(loop, options.server);
-  server.hub().set_description({{"server", "muster"}, {"version", MUSTER_VERSION}, {"pid", fmt::to_string(::getpid())}});
+  server.hub().set_description(
+      {{"server", "muster"}, {"version", MUSTER_VERSION}, {"pid", fmt::to_string(::getpid())}});
 
   std::vector<Listening> ports = {{"", options.port}};
   for (const std::string& text : options.namespaces) {
@@ -136,9 +144,11 @@ int serve(const ServeOptions& options) {
     ports.push_back({parsed->first, parsed->second});
   }
   for (Listening& entry : ports) {
-    const auto port = server.listen(transport, net::Endpoint{options.host, entry.port}, entry.namespace_name);
+    const auto port =
+        server.listen(transport, net::Endpoint{options.host, entry.port}, entry.namespace_name);
     if (!port) {
-      fmt::print(stderr, "muster: {}; choose another --port, or 0 for any free one\n", port.error().message);
+      fmt::print(stderr, "muster: {}; choose another --port, or 0 for any free one\n",
+                 port.error().message);
       return kExitFailed;
     }
     entry.port = *port;
@@ -157,21 +167,35 @@ int serve(const ServeOptions& options) {
 
 void add_store_serve(CLI::App& store, int& exit_status) {
   auto options = std::make_shared<ServeOptions>();
-  CLI::App* command = store.add_subcommand("serve", "Serve a store to PyTorch and Muster clients until stopped");
-  command->add_option("--host", options->host, "Address or name to listen on (default: every address, IPv4 and IPv6)");
-  command->add_option("--port", options->port, "Port; 0 takes any free one")->capture_default_str()->check(CLI::Range(0, 65535));
-  command->add_option("--port-file", options->port_file, "Write the port here once the store is ready");
-  command->add_option("--namespace", options->namespaces, "Serve a key space of its own on another port: NAME=PORT")
+  CLI::App* command =
+      store.add_subcommand("serve", "Serve a store to PyTorch and Muster clients until stopped");
+  command->add_option("--host", options->host,
+                      "Address or name to listen on (default: every address, IPv4 and IPv6)");
+  command->add_option("--port", options->port, "Port; 0 takes any free one")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 65535));
+  command->add_option("--port-file", options->port_file,
+                      "Write the port here once the store is ready");
+  command
+      ->add_option("--namespace", options->namespaces,
+                   "Serve a key space of its own on another port: NAME=PORT")
       ->type_name("NAME=PORT");
-  add_size(*command, "--max-memory", options->server.hub.memory_bytes_max, "Limit of stored and buffered data")
+  add_size(*command, "--max-memory", options->server.hub.memory_bytes_max,
+           "Limit of stored and buffered data")
       ->default_str("4G");
-  command->add_option("--max-connections", options->server.connections_max, "More wait until others close")
-      ->capture_default_str()->check(CLI::PositiveNumber);
-  add_size(*command, "--max-key", options->server.hub.limits.key_bytes, "Longest key")->default_str("8K");
-  add_size(*command, "--max-value", options->server.hub.limits.value_bytes, "Longest value in one request")
+  command
+      ->add_option("--max-connections", options->server.connections_max,
+                   "More wait until others close")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  add_size(*command, "--max-key", options->server.hub.limits.key_bytes, "Longest key")
+      ->default_str("8K");
+  add_size(*command, "--max-value", options->server.hub.limits.value_bytes,
+           "Longest value in one request")
       ->default_str("8M");
   command->add_option("--log-level", options->log_level, "What is written to standard error")
-      ->capture_default_str()->check(CLI::IsMember({"debug", "info", "warn", "error", "off"}));
+      ->capture_default_str()
+      ->check(CLI::IsMember({"debug", "info", "warn", "error", "off"}));
   command->add_flag("--json", options->json, "Announce the port as a line of JSON");
   command->callback([options, &exit_status] { exit_status = serve(*options); });
 }

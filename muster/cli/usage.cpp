@@ -1,13 +1,13 @@
 #include "muster/cli/usage.h"
 
+#include "muster/cli/exit_status.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <string>
 #include <string_view>
 #include <vector>
-
-#include "muster/cli/exit_status.h"
 
 namespace muster::cli {
 namespace {

@@ -1,4 +1,5 @@
-// What the program says when it was called wrongly: one line about what is wrong, one about where help is.
+// What the program says when it was called wrongly: one line about what is wrong, one about where
+// help is.
 #pragma once
 
 #include <CLI/CLI.hpp>

@@ -1,9 +1,9 @@
+#include "muster/base/log.h"
+#include "muster/net/transport.h"
+
 #include <fmt/format.h>
 
 #include <charconv>
-
-#include "muster/base/log.h"
-#include "muster/net/transport.h"
 
 namespace muster::net {
 namespace {
@@ -12,8 +12,9 @@ Result<int> parse_port(std::string_view text, std::string_view whole) {
   int port = -1;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), port);
   if (error != std::errc() || end != text.data() + text.size() || port < 0 || port > 65535) {
-    return fail(ErrorKind::Invalid, fmt::format("{} has no valid port: {} is not a number from 0 to 65535",
-                                                log::quote(whole), log::quote(text)));
+    return fail(ErrorKind::Invalid,
+                fmt::format("{} has no valid port: {} is not a number from 0 to 65535",
+                            log::quote(whole), log::quote(text)));
   }
   return port;
 }
@@ -21,7 +22,8 @@ Result<int> parse_port(std::string_view text, std::string_view whole) {
 }  // namespace
 
 std::string describe(const Endpoint& endpoint) {
-  if (endpoint.host.find(':') != std::string::npos) return fmt::format("[{}]:{}", endpoint.host, endpoint.port);
+  if (endpoint.host.find(':') != std::string::npos)
+    return fmt::format("[{}]:{}", endpoint.host, endpoint.port);
   return fmt::format("{}:{}", endpoint.host, endpoint.port);
 }
 
@@ -37,8 +39,9 @@ Result<Endpoint> parse_endpoint(std::string_view text, int default_port) {
     endpoint.host = text.substr(1, close - 1);
     const std::string_view rest = text.substr(close + 1);
     if (!rest.empty() && rest[0] != ':') {
-      return fail(ErrorKind::Invalid, fmt::format("{} has {} behind the bracket; only :PORT may follow",
-                                                  log::quote(text), log::quote(rest)));
+      return fail(ErrorKind::Invalid,
+                  fmt::format("{} has {} behind the bracket; only :PORT may follow",
+                              log::quote(text), log::quote(rest)));
     }
     has_port = !rest.empty();
     if (has_port) port_text = rest.substr(1);

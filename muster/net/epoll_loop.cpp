@@ -1,14 +1,13 @@
 #include "muster/net/epoll_loop.h"
 
-#include <sys/epoll.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
+#include "muster/base/assert.h"
 
 #include <algorithm>
 #include <cerrno>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
 #include <utility>
-
-#include "muster/base/assert.h"
 
 namespace muster::net {
 namespace {
@@ -43,13 +42,16 @@ void FdWatch::want(std::uint32_t events) {
   event.data.ptr = this;
   const int operation = wanted_ == 0 ? EPOLL_CTL_ADD : events == 0 ? EPOLL_CTL_DEL : EPOLL_CTL_MOD;
   const int done = ::epoll_ctl(loop_.epoll_.get(), operation, fd_, &event);
-  // Fails only for a descriptor that is closed or cannot be polled, or when the kernel is out of memory.
+  // Fails only for a descriptor that is closed or cannot be polled, or when the kernel is out of
+  // memory.
   MUSTER_ASSERT(done == 0 || events == 0);
   wanted_ = events;
 }
 
 EpollLoop::EpollLoop()
-    : now_(clock_.now()), epoll_(::epoll_create1(EPOLL_CLOEXEC)), wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+    : now_(clock_.now()),
+      epoll_(::epoll_create1(EPOLL_CLOEXEC)),
+      wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   MUSTER_ASSERT(epoll_.is_open() && wake_.is_open());
   epoll_event event{};
   event.events = EPOLLIN;

@@ -1,8 +1,15 @@
-// EpollLoop: the loop of a real process. Adds file descriptors to `Loop` and runs on the monotonic clock.
+// EpollLoop: the loop of a real process. Adds file descriptors to `Loop` and runs on the monotonic
+// clock.
 //
-// Owned by the thread that runs it. We use epoll directly and not a library: a request costs one epoll_wait, one read and
-// one write, the same as an echo server, and an idle connection costs nothing but its registration.
+// Owned by the thread that runs it. We use epoll directly and not a library: a request costs one
+// epoll_wait, one read and one write, the same as an echo server, and an idle connection costs
+// nothing but its registration.
 #pragma once
+
+#include "muster/base/error.h"
+#include "muster/base/fd.h"
+#include "muster/base/loop.h"
+#include "muster/base/task.h"
 
 #include <atomic>
 #include <cstdint>
@@ -12,21 +19,17 @@
 #include <thread>
 #include <vector>
 
-#include "muster/base/error.h"
-#include "muster/base/fd.h"
-#include "muster/base/loop.h"
-#include "muster/base/task.h"
-
 namespace muster::net {
 
 class EpollLoop;
 
-// Tells when a file descriptor is ready. Level-triggered: the call repeats as long as the condition holds and is wanted.
-// Owned by whoever owns the descriptor, and destroyed before it is closed. Lives on the loop's thread.
+// Tells when a file descriptor is ready. Level-triggered: the call repeats as long as the condition
+// holds and is wanted. Owned by whoever owns the descriptor, and destroyed before it is closed.
+// Lives on the loop's thread.
 class FdWatch {
  public:
-  // `ready` gets the EPOLL… bits and may destroy the watch. Requires: `loop` outlives the watch. Nothing is wanted at
-  // first.
+  // `ready` gets the EPOLL… bits and may destroy the watch. Requires: `loop` outlives the watch.
+  // Nothing is wanted at first.
   FdWatch(EpollLoop& loop, int fd, std::function<void(std::uint32_t events)> ready);
   ~FdWatch();
   FdWatch(const FdWatch&) = delete;
@@ -68,8 +71,8 @@ class EpollLoop final : public Loop {
   }
   void block_on(Task<void> task);
 
-  // Runs `work` on a thread of its own, for the few calls that can only block (name resolution). The loop joins the
-  // thread when it is destroyed, so `work` must end by itself.
+  // Runs `work` on a thread of its own, for the few calls that can only block (name resolution).
+  // The loop joins the thread when it is destroyed, so `work` must end by itself.
   void run_in_background(std::function<void()> work);
 
  private:
@@ -89,9 +92,11 @@ class EpollLoop final : public Loop {
   TimePoint now_;
   Fd epoll_;
   Fd wake_;  // an eventfd that other threads write
-  // The watches with events in this turn that are still to be called; a destroyed watch clears its place.
+  // The watches with events in this turn that are still to be called; a destroyed watch clears its
+  // place.
   std::vector<std::pair<FdWatch*, std::uint32_t>> pending_;
-  FdWatch* calling_ = nullptr;  // whose function runs now; nothing once that function has destroyed its watch
+  FdWatch* calling_ =
+      nullptr;  // whose function runs now; nothing once that function has destroyed its watch
   std::mutex posted_mutex_;
   std::vector<std::function<void()>> posted_;  // guarded by posted_mutex_
   std::atomic<bool> stopping_ = false;

@@ -1,6 +1,13 @@
 #include "muster/net/tcp.h"
 
+#include "muster/base/assert.h"
+#include "muster/base/log.h"
+
 #include <fmt/format.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -9,13 +16,6 @@
 #include <sys/socket.h>
 #include <sys/uio.h>
 #include <unistd.h>
-
-#include <algorithm>
-#include <cerrno>
-#include <cstring>
-
-#include "muster/base/assert.h"
-#include "muster/base/log.h"
 
 namespace muster::net {
 namespace {
@@ -34,8 +34,9 @@ struct Address {
 std::string describe(const Address& address) {
   char host[NI_MAXHOST] = {};
   char port[NI_MAXSERV] = {};
-  const int done = ::getnameinfo(reinterpret_cast<const sockaddr*>(&address.storage), address.size, host, sizeof host, port,
-                                 sizeof port, NI_NUMERICHOST | NI_NUMERICSERV);
+  const int done =
+      ::getnameinfo(reinterpret_cast<const sockaddr*>(&address.storage), address.size, host,
+                    sizeof host, port, sizeof port, NI_NUMERICHOST | NI_NUMERICSERV);
   if (done != 0) return "unknown";
   std::string name = host;
   // An IPv4 peer on a dual-stack socket.
@@ -46,7 +47,8 @@ std::string describe(const Address& address) {
 std::string peer_of(int fd) {
   Address address;
   address.size = sizeof address.storage;
-  if (::getpeername(fd, reinterpret_cast<sockaddr*>(&address.storage), &address.size) != 0) return "unknown";
+  if (::getpeername(fd, reinterpret_cast<sockaddr*>(&address.storage), &address.size) != 0)
+    return "unknown";
   return describe(address);
 }
 
@@ -59,8 +61,9 @@ Result<std::vector<Address>> look_up(const Endpoint& endpoint, int flags) {
   const std::string port = fmt::to_string(endpoint.port);
   const int done = ::getaddrinfo(endpoint.host.c_str(), port.c_str(), &hints, &list);
   if (done != 0) {
-    return fail(ErrorKind::Unavailable, fmt::format("cannot resolve {}: {}", log::quote(endpoint.host),
-                                                    done == EAI_SYSTEM ? describe_errno(errno) : ::gai_strerror(done)));
+    return fail(ErrorKind::Unavailable,
+                fmt::format("cannot resolve {}: {}", log::quote(endpoint.host),
+                            done == EAI_SYSTEM ? describe_errno(errno) : ::gai_strerror(done)));
   }
   std::vector<Address> addresses;
   for (const addrinfo* entry = list; entry != nullptr; entry = entry->ai_next) {
@@ -69,7 +72,8 @@ Result<std::vector<Address>> look_up(const Endpoint& endpoint, int flags) {
     address.size = entry->ai_addrlen;
     // A hosts file may name an address twice.
     const bool known = std::any_of(addresses.begin(), addresses.end(), [&](const Address& other) {
-      return other.size == address.size && std::memcmp(&other.storage, &address.storage, address.size) == 0;
+      return other.size == address.size &&
+             std::memcmp(&other.storage, &address.storage, address.size) == 0;
     });
     if (!known) addresses.push_back(address);
   }
@@ -77,9 +81,12 @@ Result<std::vector<Address>> look_up(const Endpoint& endpoint, int flags) {
   return addresses;
 }
 
-// Small messages go at once, and a host that vanished without a word is noticed after half a minute.
+// Small messages go at once, and a host that vanished without a word is noticed after half a
+// minute.
 void set_options(int fd) {
-  const auto set = [&](int level, int name, int value) { ::setsockopt(fd, level, name, &value, sizeof value); };
+  const auto set = [&](int level, int name, int value) {
+    ::setsockopt(fd, level, name, &value, sizeof value);
+  };
   set(IPPROTO_TCP, TCP_NODELAY, 1);
   set(SOL_SOCKET, SO_KEEPALIVE, 1);
   set(IPPROTO_TCP, TCP_KEEPIDLE, 15);
@@ -90,7 +97,9 @@ void set_options(int fd) {
 class TcpStream final : public Stream {
  public:
   TcpStream(EpollLoop& loop, Fd fd, std::string peer)
-      : fd_(std::move(fd)), watch_(loop, fd_.get(), [this](std::uint32_t bits) { ready(bits); }), peer_(std::move(peer)) {
+      : fd_(std::move(fd)),
+        watch_(loop, fd_.get(), [this](std::uint32_t bits) { ready(bits); }),
+        peer_(std::move(peer)) {
     set_options(fd_.get());
   }
 
@@ -130,7 +139,8 @@ class TcpStream final : public Stream {
     return {Transfer::Kind::Failed, 0, errno};
   }
 
-  // An error or hang-up is told as readiness of what is wanted: the read or write that follows finds it.
+  // An error or hang-up is told as readiness of what is wanted: the read or write that follows
+  // finds it.
   void ready(std::uint32_t bits) {
     const bool broken = (bits & (EPOLLERR | EPOLLHUP)) != 0;
     bool destroyed = false;
@@ -140,7 +150,8 @@ class TcpStream final : public Stream {
       if (destroyed) return;
       destroyed_ = nullptr;
     }
-    if (events_ != nullptr && wants_readable_ && (broken || (bits & EPOLLIN) != 0)) events_->on_readable();
+    if (events_ != nullptr && wants_readable_ && (broken || (bits & EPOLLIN) != 0))
+      events_->on_readable();
   }
 
  public:
@@ -161,7 +172,8 @@ class TcpStream final : public Stream {
 // Waits until a connecting socket is writable.
 class Connected {
  public:
-  Connected(EpollLoop& loop, int fd) : loop_(loop), watch_(loop, fd, [this](std::uint32_t) { ready(); }) {}
+  Connected(EpollLoop& loop, int fd)
+      : loop_(loop), watch_(loop, fd, [this](std::uint32_t) { ready(); }) {}
   bool await_ready() const { return false; }
   void await_suspend(std::coroutine_handle<> waiter) {
     waiter_ = waiter;
@@ -184,7 +196,8 @@ Task<Result<std::unique_ptr<Stream>>> connect_to(EpollLoop& loop, Address addres
   Fd fd(::socket(address.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd.is_open()) co_return fail(ErrorKind::Unavailable, describe_errno(errno));
   int error = 0;
-  if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address.storage), address.size) != 0) error = errno;
+  if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address.storage), address.size) != 0)
+    error = errno;
   if (error == EINPROGRESS) {
     Connected connected(loop, fd.get());
     co_await connected;
@@ -192,7 +205,8 @@ Task<Result<std::unique_ptr<Stream>>> connect_to(EpollLoop& loop, Address addres
     ::getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &size);
   }
   if (error != 0) co_return fail(ErrorKind::Unavailable, describe_errno(error));
-  std::unique_ptr<Stream> stream = std::make_unique<TcpStream>(loop, std::move(fd), describe(address));
+  std::unique_ptr<Stream> stream =
+      std::make_unique<TcpStream>(loop, std::move(fd), describe(address));
   co_return stream;
 }
 
@@ -200,7 +214,8 @@ Task<Result<std::vector<Address>>> resolve(EpollLoop& loop, Endpoint endpoint) {
   // Literals need no thread.
   auto literal = look_up(endpoint, AI_NUMERICHOST);
   if (literal) co_return literal;
-  // Shared by the coroutine, which may be destroyed first, and the thread, which then finds nobody to tell.
+  // Shared by the coroutine, which may be destroyed first, and the thread, which then finds nobody
+  // to tell.
   struct Exchange {
     Oneshot<Result<std::vector<Address>>>* waiter = nullptr;
   };
@@ -214,7 +229,8 @@ Task<Result<std::vector<Address>>> resolve(EpollLoop& loop, Endpoint endpoint) {
   const Withdraw withdraw{*exchange};
   loop.run_in_background([&loop, exchange, endpoint] {
     auto addresses = look_up(endpoint, AI_ADDRCONFIG);
-    // Numeric hosts and loopback names must resolve on a machine that has only a loopback interface too.
+    // Numeric hosts and loopback names must resolve on a machine that has only a loopback interface
+    // too.
     if (!addresses) addresses = look_up(endpoint, 0);
     loop.post([exchange, addresses = std::move(addresses)]() mutable {
       if (exchange->waiter != nullptr) exchange->waiter->set(std::move(addresses));
@@ -243,15 +259,18 @@ class TcpListener final : public Listener {
         ::setsockopt(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, &v6_only, sizeof v6_only) != 0) {
       return errno;
     }
-    if (::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address.storage), address.size) != 0) return errno;
+    if (::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address.storage), address.size) != 0)
+      return errno;
     // The kernel cuts this to its own maximum: at start-up all ranks connect at once.
     if (::listen(fd.get(), 1 << 20) != 0) return errno;
     Address bound;
     bound.size = sizeof bound.storage;
     ::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&bound.storage), &bound.size);
-    port_ = ntohs(bound.storage.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6*>(&bound.storage)->sin6_port
-                                                      : reinterpret_cast<sockaddr_in*>(&bound.storage)->sin_port);
-    auto socket = std::make_unique<Socket>(loop_, std::move(fd), [this](int number) { accept_some(number); });
+    port_ = ntohs(bound.storage.ss_family == AF_INET6
+                      ? reinterpret_cast<sockaddr_in6*>(&bound.storage)->sin6_port
+                      : reinterpret_cast<sockaddr_in*>(&bound.storage)->sin_port);
+    auto socket =
+        std::make_unique<Socket>(loop_, std::move(fd), [this](int number) { accept_some(number); });
     sockets_.push_back(std::move(socket));
     update();
     return 0;
@@ -267,13 +286,15 @@ class TcpListener final : public Listener {
  private:
   struct Socket {
     Socket(EpollLoop& loop, Fd socket, std::function<void(int)> ready)
-        : fd(std::move(socket)), watch(loop, fd.get(), [this, ready](std::uint32_t) { ready(fd.get()); }) {}
+        : fd(std::move(socket)),
+          watch(loop, fd.get(), [this, ready](std::uint32_t) { ready(fd.get()); }) {}
     Fd fd;
     FdWatch watch;
   };
 
   void update() {
-    for (const auto& socket : sockets_) socket->watch.want(accepting_ && !rest_.pending() ? EPOLLIN : 0U);
+    for (const auto& socket : sockets_)
+      socket->watch.want(accepting_ && !rest_.pending() ? EPOLLIN : 0U);
   }
 
   void accept_some(int listening) {
@@ -282,10 +303,12 @@ class TcpListener final : public Listener {
       Fd fd(::accept4(listening, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
       if (!fd.is_open()) {
         if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
-          // The connection stays in the system's queue; refusing it would do more harm than letting it wait.
+          // The connection stays in the system's queue; refusing it would do more harm than letting
+          // it wait.
           if (!exhausted_) {
-            log::warn("net", "cannot accept connections on port {}: {}, new ones wait until others close", port_,
-                      describe_errno(errno));
+            log::warn("net",
+                      "cannot accept connections on port {}: {}, new ones wait until others close",
+                      port_, describe_errno(errno));
           }
           exhausted_ = true;
           rest_.set(loop_.now() + kAcceptRest);
@@ -325,7 +348,8 @@ int bind_every_address(TcpListener& listener, int port) {
   const auto any4 = look_up(Endpoint{"0.0.0.0", port}, AI_NUMERICHOST);
   MUSTER_ASSERT(any6 && any4);
   const int error = listener.bind(any6->front(), true);
-  const bool no_ipv6 = error == EAFNOSUPPORT || error == EADDRNOTAVAIL || error == EINVAL || error == ENOPROTOOPT;
+  const bool no_ipv6 =
+      error == EAFNOSUPPORT || error == EADDRNOTAVAIL || error == EINVAL || error == ENOPROTOOPT;
   return no_ipv6 ? listener.bind(any4->front(), false) : error;
 }
 
@@ -337,7 +361,8 @@ int bind_each(TcpListener& listener, std::vector<Address>& addresses) {
     if (bound_count > 0) set_port(address, listener.port());
     error = listener.bind(address, false);
     if (error == 0) ++bound_count;
-    // "localhost" may name ::1 on a machine without IPv6; a taken port is an error even if another address is free.
+    // "localhost" may name ::1 on a machine without IPv6; a taken port is an error even if another
+    // address is free.
     if (error == EADDRINUSE || error == EACCES) return error;
   }
   return bound_count > 0 ? 0 : error;
@@ -355,11 +380,12 @@ Task<Result<std::unique_ptr<Stream>>> TcpTransport::connect(Endpoint endpoint) {
     if (stream) co_return stream;
     reason = stream.error().message;
   }
-  co_return fail(ErrorKind::Unavailable, fmt::format("cannot connect to {}: {}", net::describe(endpoint), reason));
+  co_return fail(ErrorKind::Unavailable,
+                 fmt::format("cannot connect to {}: {}", net::describe(endpoint), reason));
 }
 
-Result<std::unique_ptr<Listener>> TcpTransport::listen(const Endpoint& endpoint,
-                                                       std::function<void(std::unique_ptr<Stream>)> accepted) {
+Result<std::unique_ptr<Listener>> TcpTransport::listen(
+    const Endpoint& endpoint, std::function<void(std::unique_ptr<Stream>)> accepted) {
   int error = 0;
   // With port 0, the port that the system chose for the first address may be taken on the second.
   for (int attempt = 0; attempt < kFreePortAttemptsMax; ++attempt) {
@@ -374,8 +400,10 @@ Result<std::unique_ptr<Listener>> TcpTransport::listen(const Endpoint& endpoint,
     if (error == 0) return listener;
     if (error != EADDRINUSE || endpoint.port != 0) break;
   }
-  const std::string place = endpoint.host.empty() ? fmt::format("port {}", endpoint.port) : net::describe(endpoint);
-  return fail(ErrorKind::Unavailable, fmt::format("cannot listen on {}: {}", place, describe_errno(error)));
+  const std::string place =
+      endpoint.host.empty() ? fmt::format("port {}", endpoint.port) : net::describe(endpoint);
+  return fail(ErrorKind::Unavailable,
+              fmt::format("cannot listen on {}: {}", place, describe_errno(error)));
 }
 
 void raise_descriptor_limit() {

@@ -1,11 +1,11 @@
 // TcpTransport: streams over TCP on an EpollLoop, IPv4 and IPv6.
 #pragma once
 
-#include <functional>
-#include <memory>
-
 #include "muster/net/epoll_loop.h"
 #include "muster/net/transport.h"
+
+#include <functional>
+#include <memory>
 
 namespace muster::net {
 
@@ -16,8 +16,8 @@ class TcpTransport final : public Transport {
 
   // Names are looked up on a background thread, IPv6 addresses first as the system orders them.
   Task<Result<std::unique_ptr<Stream>>> connect(Endpoint endpoint) override;
-  Result<std::unique_ptr<Listener>> listen(const Endpoint& endpoint,
-                                           std::function<void(std::unique_ptr<Stream>)> accepted) override;
+  Result<std::unique_ptr<Listener>> listen(
+      const Endpoint& endpoint, std::function<void(std::unique_ptr<Stream>)> accepted) override;
 
  private:
   EpollLoop& loop_;

@@ -1,9 +1,13 @@
-// Transport: how bytes travel. `net::TcpTransport` is the real one, `sim::Network` the simulated one; everything above
-// is written against these three interfaces and cannot tell which it runs on.
+// Transport: how bytes travel. `net::TcpTransport` is the real one, `sim::Network` the simulated
+// one; everything above is written against these three interfaces and cannot tell which it runs on.
 //
-// Streams report readiness instead of taking buffers, so that an idle connection needs no memory for reading and a large
-// payload can be read straight into its final place.
+// Streams report readiness instead of taking buffers, so that an idle connection needs no memory
+// for reading and a large payload can be read straight into its final place.
 #pragma once
+
+#include "muster/base/error.h"
+#include "muster/base/loop.h"
+#include "muster/base/task.h"
 
 #include <cstddef>
 #include <functional>
@@ -13,13 +17,10 @@
 #include <string_view>
 #include <vector>
 
-#include "muster/base/error.h"
-#include "muster/base/loop.h"
-#include "muster/base/task.h"
-
 namespace muster::net {
 
-// Where to connect or listen. The host is a name or a literal address without brackets; port 0 lets the system choose.
+// Where to connect or listen. The host is a name or a literal address without brackets; port 0 lets
+// the system choose.
 struct Endpoint {
   std::string host;
   int port = 0;
@@ -46,7 +47,8 @@ struct Transfer {
   int error_number = 0;
 };
 
-// Told when a stream can make progress. Calls come from the loop, never from inside a call to the stream.
+// Told when a stream can make progress. Calls come from the loop, never from inside a call to the
+// stream.
 class StreamEvents {
  public:
   virtual ~StreamEvents() = default;
@@ -54,7 +56,8 @@ class StreamEvents {
   virtual void on_writable() = 0;
 };
 
-// One connection. Owned by whoever talks over it; lives on the transport's loop. Destroying it closes it.
+// One connection. Owned by whoever talks over it; lives on the transport's loop. Destroying it
+// closes it.
 class Stream {
  public:
   Stream() = default;
@@ -66,7 +69,8 @@ class Stream {
   // Writes as much of `pieces`, in order, as the stream takes.
   virtual Transfer write(std::span<const std::string_view> pieces) = 0;
 
-  // Who is told. Events repeat as long as the condition holds and is wanted. Nothing is wanted at first.
+  // Who is told. Events repeat as long as the condition holds and is wanted. Nothing is wanted at
+  // first.
   virtual void set_events(StreamEvents* events) = 0;
   virtual void want(bool readable, bool writable) = 0;
 
@@ -94,14 +98,14 @@ class Transport {
  public:
   virtual ~Transport() = default;
 
-  // Tries every address of the endpoint in turn. Unavailable if none answers; no deadline of its own, since
-  // destroying the task cancels it.
+  // Tries every address of the endpoint in turn. Unavailable if none answers; no deadline of its
+  // own, since destroying the task cancels it.
   virtual Task<Result<std::unique_ptr<Stream>>> connect(Endpoint endpoint) = 0;
 
-  // `accepted` is called from the loop for every connection. An empty host means every address, IPv6 and IPv4 at
-  // once. Port 0: all addresses get the same port, chosen by the system.
-  virtual Result<std::unique_ptr<Listener>> listen(const Endpoint& endpoint,
-                                                   std::function<void(std::unique_ptr<Stream>)> accepted) = 0;
+  // `accepted` is called from the loop for every connection. An empty host means every address,
+  // IPv6 and IPv4 at once. Port 0: all addresses get the same port, chosen by the system.
+  virtual Result<std::unique_ptr<Listener>> listen(
+      const Endpoint& endpoint, std::function<void(std::unique_ptr<Stream>)> accepted) = 0;
 };
 
 }  // namespace muster::net

@@ -1,15 +1,16 @@
 #include "muster/store/channel.h"
 
-#include <fmt/format.h>
-
 #include "muster/base/assert.h"
+
+#include <fmt/format.h>
 
 namespace muster::store {
 namespace {
 constexpr std::size_t kReadBytes = std::size_t{64} << 10U;
 }
 
-Channel::Channel(Loop& loop, std::unique_ptr<net::Stream> stream) : loop_(loop), stream_(std::move(stream)) {
+Channel::Channel(Loop& loop, std::unique_ptr<net::Stream> stream)
+    : loop_(loop), stream_(std::move(stream)) {
   stream_->set_events(this);
   // Always reading, so that a server that goes away is noticed before the next request.
   update();

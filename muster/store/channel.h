@@ -1,17 +1,18 @@
-// Channel: a stream for code that asks and then awaits the answer, byte by byte as the protocol has it.
+// Channel: a stream for code that asks and then awaits the answer, byte by byte as the protocol has
+// it.
 //
 // Owned by one conversation at a time; lives on its stream's loop.
 #pragma once
-
-#include <cstddef>
-#include <memory>
-#include <string>
-#include <string_view>
 
 #include "muster/base/clock.h"
 #include "muster/base/error.h"
 #include "muster/base/task.h"
 #include "muster/net/transport.h"
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <string_view>
 
 namespace muster::store {
 
@@ -21,21 +22,23 @@ class Channel final : public net::StreamEvents {
   Channel(Loop& loop, std::unique_ptr<net::Stream> stream);
   ~Channel() override;
 
-  // Sends at once what the stream takes and the rest when it can. False if the connection was broken already and took
-  // nothing; what breaks later shows at the next `receive`.
+  // Sends at once what the stream takes and the rest when it can. False if the connection was
+  // broken already and took nothing; what breaks later shows at the next `receive`.
   bool send(std::string_view bytes);
 
-  // Exactly `size` bytes. Closed when the other side ended or broke the connection; Timeout leaves what has come for the
-  // next call. One caller at a time.
+  // Exactly `size` bytes. Closed when the other side ended or broke the connection; Timeout leaves
+  // what has come for the next call. One caller at a time.
   Task<Result<std::string>> receive(std::size_t size, TimePoint deadline);
 
   bool broken() const { return !failure_.empty(); }
-  // The server ended the connection in good order, which some say "no" with; false if the network did.
+  // The server ended the connection in good order, which some say "no" with; false if the network
+  // did.
   bool ended() const { return ended_; }
   // Something was received that nobody has asked for yet.
   bool has_input() const { return !input_.empty(); }
 
-  // The stream, to go on with in another way. Requires: nothing was received that was not asked for.
+  // The stream, to go on with in another way. Requires: nothing was received that was not asked
+  // for.
   std::unique_ptr<net::Stream> release();
 
  private:
@@ -53,7 +56,8 @@ class Channel final : public net::StreamEvents {
   bool ended_ = false;
   std::size_t unsent_bytes_at_break_ = 0;
   std::size_t wanted_bytes_ = 0;
-  Oneshot<bool>* waiter_ = nullptr;  // told true when there is enough, false when the deadline passed
+  Oneshot<bool>* waiter_ =
+      nullptr;  // told true when there is enough, false when the deadline passed
 };
 
 }  // namespace muster::store

@@ -1,10 +1,10 @@
 #include "muster/store/client_rules.h"
 
+#include "muster/base/log.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
-
-#include "muster/base/log.h"
 
 namespace muster::store {
 namespace {
@@ -24,14 +24,17 @@ std::string name_keys(const wire::Request& request) {
   for (std::size_t index = 0; index < named_count; ++index) {
     text += fmt::format("{} {}", index == 0 ? "" : ",", log::quote(user_key(request.keys[index])));
   }
-  if (request.keys.size() > named_count) text += fmt::format(" and {} more", request.keys.size() - named_count);
+  if (request.keys.size() > named_count)
+    text += fmt::format(" and {} more", request.keys.size() - named_count);
   return text;
 }
 
 tl::unexpected<Error> too_long(std::string_view what, std::size_t size, std::size_t limit) {
-  return fail(ErrorKind::Invalid,
-              fmt::format("a {} of {} bytes is over the limit of {} that PyTorch's and Muster's servers share", what, size,
-                          limit));
+  return fail(
+      ErrorKind::Invalid,
+      fmt::format(
+          "a {} of {} bytes is over the limit of {} that PyTorch's and Muster's servers share",
+          what, size, limit));
 }
 
 }  // namespace
@@ -58,12 +61,15 @@ std::string user_key(std::string_view wire_key) {
 
 Result<> check_limits(const wire::Request& request) {
   constexpr wire::Limits kLimits;
-  if (request.key.size() > kLimits.key_bytes) return too_long("key", request.key.size(), kLimits.key_bytes);
-  if (request.value.size() > kLimits.value_bytes) return too_long("value", request.value.size(), kLimits.value_bytes);
-  if (request.desired.size() > kLimits.value_bytes) return too_long("value", request.desired.size(), kLimits.value_bytes);
+  if (request.key.size() > kLimits.key_bytes)
+    return too_long("key", request.key.size(), kLimits.key_bytes);
+  if (request.value.size() > kLimits.value_bytes)
+    return too_long("value", request.value.size(), kLimits.value_bytes);
+  if (request.desired.size() > kLimits.value_bytes)
+    return too_long("value", request.desired.size(), kLimits.value_bytes);
   if (request.keys.size() > kLimits.key_count) {
-    return fail(ErrorKind::Invalid, fmt::format("{} keys at once are over the limit of {}", request.keys.size(),
-                                                kLimits.key_count));
+    return fail(ErrorKind::Invalid, fmt::format("{} keys at once are over the limit of {}",
+                                                request.keys.size(), kLimits.key_count));
   }
   std::size_t sum = 0;
   for (const std::string_view key : request.keys) {
@@ -71,7 +77,8 @@ Result<> check_limits(const wire::Request& request) {
     sum += key.size();
   }
   for (const std::string_view value : request.values) {
-    if (value.size() > kLimits.value_bytes) return too_long("value", value.size(), kLimits.value_bytes);
+    if (value.size() > kLimits.value_bytes)
+      return too_long("value", value.size(), kLimits.value_bytes);
     sum += value.size();
   }
   if (sum > kLimits.frame_bytes / 2) return too_long("request", sum, kLimits.frame_bytes / 2);
@@ -93,15 +100,16 @@ bool is_repeatable(const wire::Request& request) {
     case Operation::WatchPrefix:
       return true;
     default:
-      // A set is not: between the lost one and its repetition another client may have written, and would be overwritten.
+      // A set is not: between the lost one and its repetition another client may have written, and
+      // would be overwritten.
       return false;
   }
 }
 
 std::string describe_wait(const wire::Request& request) {
   if (request.operation == Operation::Barrier) {
-    return fmt::format("timed out at barrier {}: not all {} members came", log::quote(user_key(request.key)),
-                       request.number);
+    return fmt::format("timed out at barrier {}: not all {} members came",
+                       log::quote(user_key(request.key)), request.number);
   }
   return fmt::format("timed out waiting for {}", name_keys(request));
 }
@@ -111,10 +119,13 @@ std::string describe_no_reply(const wire::Request& request, const TcpStoreOption
                      wire::name_of(request.operation), muster::describe(options.reply_timeout));
 }
 
-std::string describe_uncertain(const wire::Request& request, const net::Endpoint& endpoint, std::string_view reason) {
-  return fmt::format("lost the connection to the store at {} ({}) after {} of {} was sent; it may or may not have taken "
-                     "effect",
-                     net::describe(endpoint), reason, wire::name_of(request.operation), name_keys(request));
+std::string describe_uncertain(const wire::Request& request, const net::Endpoint& endpoint,
+                               std::string_view reason) {
+  return fmt::format(
+      "lost the connection to the store at {} ({}) after {} of {} was sent; it may or may not have "
+      "taken "
+      "effect",
+      net::describe(endpoint), reason, wire::name_of(request.operation), name_keys(request));
 }
 
 }  // namespace muster::store

@@ -1,15 +1,15 @@
-// What every TCP client keeps to, whatever the server speaks: names of keys on the wire, limits, what may be repeated, and
-// how failures are worded. Pure.
+// What every TCP client keeps to, whatever the server speaks: names of keys on the wire, limits,
+// what may be repeated, and how failures are worded. Pure.
 #pragma once
-
-#include <string>
-#include <string_view>
-#include <vector>
 
 #include "muster/base/error.h"
 #include "muster/net/transport.h"
 #include "muster/store/tcp_store.h"
 #include "muster/wire/store_protocol.h"
+
+#include <string>
+#include <string_view>
+#include <vector>
 
 namespace muster::store {
 
@@ -28,6 +28,7 @@ bool is_repeatable(const wire::Request& request);
 std::string describe_wait(const wire::Request& request);
 std::string describe_no_reply(const wire::Request& request, const TcpStoreOptions& options);
 // For a write whose connection broke.
-std::string describe_uncertain(const wire::Request& request, const net::Endpoint& endpoint, std::string_view reason);
+std::string describe_uncertain(const wire::Request& request, const net::Endpoint& endpoint,
+                               std::string_view reason);
 
 }  // namespace muster::store

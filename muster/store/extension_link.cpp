@@ -1,11 +1,11 @@
 #include "muster/store/extension_link.h"
 
+#include "muster/base/assert.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <vector>
-
-#include "muster/base/assert.h"
 
 namespace muster::store {
 namespace {
@@ -17,7 +17,8 @@ thread_local std::string scratch;  // NOLINT
 
 }  // namespace
 
-ExtensionLink::ExtensionLink(Loop& loop, std::unique_ptr<net::Stream> stream, std::function<void()> lost)
+ExtensionLink::ExtensionLink(Loop& loop, std::unique_ptr<net::Stream> stream,
+                             std::function<void()> lost)
     : loop_(loop), stream_(std::move(stream)), lost_(std::move(lost)) {
   stream_->set_events(this);
   stream_->want(true, false);
@@ -72,7 +73,8 @@ void ExtensionLink::forget(std::uint32_t id, bool cancel_too) {
 
 void ExtensionLink::schedule_flush() {
   if (flush_.queued() || broken_) return;
-  loop_.soon(flush_, [](void* link) { static_cast<ExtensionLink*>(link)->flush(); }, this);
+  loop_.soon(
+      flush_, [](void* link) { static_cast<ExtensionLink*>(link)->flush(); }, this);
 }
 
 void ExtensionLink::flush() {
@@ -95,13 +97,16 @@ void ExtensionLink::flush() {
 
 void ExtensionLink::on_writable() { flush(); }
 
-// One read a turn: whoever watches gets to see what came before more comes, and falls behind only by its own slowness.
+// One read a turn: whoever watches gets to see what came before more comes, and falls behind only
+// by its own slowness.
 void ExtensionLink::on_readable() {
   scratch.resize(kReadBytes);
   const net::Transfer transfer = stream_->read(scratch);
   if (transfer.kind == net::Transfer::Kind::WouldBlock) return;
-  if (transfer.kind == net::Transfer::Kind::End) return break_off("the server closed the connection");
-  if (transfer.kind == net::Transfer::Kind::Failed) return break_off(describe_errno(transfer.error_number));
+  if (transfer.kind == net::Transfer::Kind::End)
+    return break_off("the server closed the connection");
+  if (transfer.kind == net::Transfer::Kind::Failed)
+    return break_off(describe_errno(transfer.error_number));
   take(std::string_view(scratch.data(), transfer.bytes));
 }
 
@@ -127,7 +132,8 @@ void ExtensionLink::take(std::string_view bytes) {
 
 void ExtensionLink::dispatch(const wire::Reply& reply) {
   const auto found = calls_.find(reply.id);
-  if (found == calls_.end()) return;  // it was forgotten; this is what the server had sent before it knew
+  if (found == calls_.end())
+    return;  // it was forgotten; this is what the server had sent before it knew
   found->second.sink->on_reply(reply);
 }
 
@@ -141,14 +147,16 @@ void ExtensionLink::break_off(std::string reason) {
       report_loss_,
       [](void* context) {
         auto* link = static_cast<ExtensionLink*>(context);
-        const std::uint64_t sent_bytes = link->queued_bytes_ - (link->output_.size() - link->output_sent_bytes_);
+        const std::uint64_t sent_bytes =
+            link->queued_bytes_ - (link->output_.size() - link->output_sent_bytes_);
         auto calls = std::move(link->calls_);
         link->calls_.clear();
         std::vector<std::pair<std::uint32_t, Call>> in_order(calls.begin(), calls.end());
         std::sort(in_order.begin(), in_order.end(), [](const auto& left, const auto& right) {
           return left.second.first_byte < right.second.first_byte;
         });
-        for (const auto& [id, call] : in_order) call.sink->on_lost(link->break_reason_, call.first_byte < sent_bytes);
+        for (const auto& [id, call] : in_order)
+          call.sink->on_lost(link->break_reason_, call.first_byte < sent_bytes);
         link->lost_();  // destroys the link
       },
       this);

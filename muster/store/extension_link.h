@@ -1,7 +1,13 @@
-// ExtensionLink: one connection to a Muster server. Sends requests, gives every reply to the call it belongs to.
+// ExtensionLink: one connection to a Muster server. Sends requests, gives every reply to the call
+// it belongs to.
 //
 // Owned by an ExtensionStore, replaced by a new one after a loss; lives on its loop.
 #pragma once
+
+#include "muster/base/error.h"
+#include "muster/base/loop.h"
+#include "muster/net/transport.h"
+#include "muster/wire/store_extension.h"
 
 #include <cstddef>
 #include <cstdint>
@@ -10,11 +16,6 @@
 #include <string>
 #include <unordered_map>
 
-#include "muster/base/error.h"
-#include "muster/base/loop.h"
-#include "muster/net/transport.h"
-#include "muster/wire/store_extension.h"
-
 namespace muster::store {
 
 // Whoever waits for replies with one id. Must leave the link (`forget`) before it is destroyed.
@@ -22,21 +23,25 @@ class ReplySink {
  public:
   virtual ~ReplySink() = default;
   virtual void on_reply(const wire::Reply& reply) = 0;
-  // The connection broke. `sent`: the request may have reached the server. The sink has been forgotten.
+  // The connection broke. `sent`: the request may have reached the server. The sink has been
+  // forgotten.
   virtual void on_lost(const std::string& reason, bool sent) = 0;
 };
 
 class ExtensionLink final : public net::StreamEvents {
  public:
-  // `lost` is called once, from the loop, after every sink was told. Requires: `loop` outlives the link.
+  // `lost` is called once, from the loop, after every sink was told. Requires: `loop` outlives the
+  // link.
   ExtensionLink(Loop& loop, std::unique_ptr<net::Stream> stream, std::function<void()> lost);
   ~ExtensionLink() override;
 
-  // Queues the request with a new id, which it returns; requests of one turn of the loop go out together.
+  // Queues the request with a new id, which it returns; requests of one turn of the loop go out
+  // together.
   std::uint32_t send(wire::Request& request, ReplySink& sink);
   // Queues a request whose reply nobody wants.
   void tell(wire::Request& request);
-  // Asks the server to end a request that waits there. Its final reply still comes, and may be what it waited for.
+  // Asks the server to end a request that waits there. Its final reply still comes, and may be what
+  // it waited for.
   void cancel(std::uint32_t id);
   // The replies to `id` go to `sink` from now on. False if there are none to come.
   bool hand_over(std::uint32_t id, ReplySink& sink);

@@ -1,17 +1,17 @@
 #include "muster/store/extension_store.h"
 
+#include "muster/base/assert.h"
+#include "muster/base/log.h"
+#include "muster/store/client_rules.h"
+#include "muster/store/extension_link.h"
+#include "muster/wire/codec.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <deque>
 #include <list>
 #include <optional>
-
-#include "muster/base/assert.h"
-#include "muster/base/log.h"
-#include "muster/store/client_rules.h"
-#include "muster/store/extension_link.h"
-#include "muster/wire/codec.h"
 
 namespace muster::store {
 namespace {
@@ -41,7 +41,8 @@ Result<std::optional<std::string>> decode_optional(std::string_view body) {
 
 class ExtensionStore;
 
-// One request and its reply. Lives in the frame of the operation, which withdraws it by being destroyed.
+// One request and its reply. Lives in the frame of the operation, which withdraws it by being
+// destroyed.
 class PendingCall final : public ReplySink {
  public:
   PendingCall(ExtensionStore& store, wire::Request& request, bool waits);
@@ -76,7 +77,8 @@ class PendingCall final : public ReplySink {
     answer_.set(std::move(answer));
   }
 
-  // Its time is over, but the server may be sending what it waited for: asks to be told. False if that was done before.
+  // Its time is over, but the server may be sending what it waited for: asks to be told. False if
+  // that was done before.
   bool take_back() {
     if (taken_back_ || answered_) return false;
     taken_back_ = true;
@@ -99,7 +101,8 @@ class PendingCall final : public ReplySink {
 
   ExtensionStore& store_;
   Oneshot<Answer> answer_;
-  ExtensionLink* const link_;  // gone once we are answered: a link that breaks answers everybody first
+  ExtensionLink* const
+      link_;  // gone once we are answered: a link that breaks answers everybody first
   std::uint32_t id_ = 0;
   const bool waits_;
   const std::string queue_;          // of a pop; else empty
@@ -108,11 +111,13 @@ class PendingCall final : public ReplySink {
   bool taken_back_ = false;
 };
 
-// A pop whose caller is gone. The server may have given it an item before it learned that; such an item goes back to the
-// end of its queue, for nothing may be lost with a caller who no longer wants it. Owned by the store.
+// A pop whose caller is gone. The server may have given it an item before it learned that; such an
+// item goes back to the end of its queue, for nothing may be lost with a caller who no longer wants
+// it. Owned by the store.
 class AbandonedPop final : public ReplySink {
  public:
-  AbandonedPop(ExtensionStore& store, std::string queue) : store_(store), queue_(std::move(queue)) {}
+  AbandonedPop(ExtensionStore& store, std::string queue)
+      : store_(store), queue_(std::move(queue)) {}
   void on_reply(const wire::Reply& reply) override;
   void on_lost(const std::string& reason, bool sent) override;
 
@@ -133,7 +138,8 @@ class ExtensionWatch final : public Watch, public ReplySink {
 
   Task<Result<Change>> next(TimePoint deadline) override;
 
-  // Sends the subscription over the present link. `started` is told when the server has confirmed or refused it.
+  // Sends the subscription over the present link. `started` is told when the server has confirmed
+  // or refused it.
   void subscribe();
   Oneshot<Result<>>& started() { return started_; }
 
@@ -160,7 +166,8 @@ class ExtensionWatch final : public Watch, public ReplySink {
 
 class ExtensionStore final : public TcpStore {
  public:
-  ExtensionStore(ClientContext context, std::unique_ptr<Channel> channel) : context_(std::move(context)) {
+  ExtensionStore(ClientContext context, std::unique_ptr<Channel> channel)
+      : context_(std::move(context)) {
     attach(std::move(channel));
   }
 
@@ -202,7 +209,8 @@ class ExtensionStore final : public TcpStore {
     co_return number(co_await call(request, kNever));
   }
 
-  Task<Result<CompareSet>> compare_set(std::string key, std::string expected, std::string desired) override {
+  Task<Result<CompareSet>> compare_set(std::string key, std::string expected,
+                                       std::string desired) override {
     wire::Request request;
     request.operation = Operation::CompareSet;
     const std::string name = wire_key(key);
@@ -264,7 +272,8 @@ class ExtensionStore final : public TcpStore {
     co_return outcome(co_await call(request, kNever));
   }
 
-  Task<Result<std::vector<std::string>>> multi_get(std::vector<std::string> keys, TimePoint deadline) override {
+  Task<Result<std::vector<std::string>>> multi_get(std::vector<std::string> keys,
+                                                   TimePoint deadline) override {
     const auto names = wire_keys(keys);
     wire::Request request;
     request.operation = Operation::MultiGet;
@@ -276,7 +285,8 @@ class ExtensionStore final : public TcpStore {
       if (!body) co_return fail(body.error());
       wire::Reader reader(*body);
       std::vector<std::string> values;
-      for (std::size_t index = 0; index < keys.size() && reader.integer<std::uint8_t>() != 0; ++index) {
+      for (std::size_t index = 0; index < keys.size() && reader.integer<std::uint8_t>() != 0;
+           ++index) {
         values.emplace_back(reader.string(body->size()));
       }
       const bool complete = values.size() == keys.size();
@@ -438,13 +448,14 @@ class ExtensionStore final : public TcpStore {
   void dismiss(ExtensionWatch& watch) { watches_.remove(&watch); }
 
  private:
-  // Sends the request, waits for the reply, and repeats it over a new connection where that is safe. For a request that
-  // waits on the server the deadline is the caller's, else it is the reply timeout. With a deadline that has passed, a
-  // lost connection is not waited for either.
-  // The request lives in the caller's frame, which outlives this one.
+  // Sends the request, waits for the reply, and repeats it over a new connection where that is
+  // safe. For a request that waits on the server the deadline is the caller's, else it is the reply
+  // timeout. With a deadline that has passed, a lost connection is not waited for either. The
+  // request lives in the caller's frame, which outlives this one.
   Task<Result<std::string>> call(wire::Request& request, TimePoint deadline) {
     if (auto allowed = check_limits(request); !allowed) co_return fail(allowed.error());
-    const bool waits = request.blocking || request.operation == Operation::Wait || request.operation == Operation::Barrier;
+    const bool waits = request.blocking || request.operation == Operation::Wait ||
+                       request.operation == Operation::Barrier;
     TimePoint connect_deadline = std::max(deadline, now());
     if (!waits) {
       deadline = after(now(), context_.options.reply_timeout);
@@ -471,10 +482,12 @@ class ExtensionStore final : public TcpStore {
         const bool over = !answer.body && (answer.body.error().kind == ErrorKind::Timeout ||
                                            answer.body.error().kind == ErrorKind::Cancelled);
         if (!over) co_return std::move(answer.body);
-        co_return fail(ErrorKind::Timeout, waits ? describe_wait(request) : describe_no_reply(request, context_.options));
+        co_return fail(ErrorKind::Timeout, waits ? describe_wait(request)
+                                                 : describe_no_reply(request, context_.options));
       }
       if (answer.sent && !is_repeatable(request)) {
-        co_return fail(ErrorKind::Closed, describe_uncertain(request, context_.options.endpoint, answer.reason));
+        co_return fail(ErrorKind::Closed,
+                       describe_uncertain(request, context_.options.endpoint, answer.reason));
       }
     }
   }
@@ -492,8 +505,9 @@ class ExtensionStore final : public TcpStore {
     }
     Oneshot<Result<>> ready(context_.loop);
     Timer timer(context_.loop, [&] {
-      ready.set(fail(ErrorKind::Unavailable, fmt::format("the connection to the store at {} is lost and not restored yet",
-                                                         net::describe(context_.options.endpoint))));
+      ready.set(fail(ErrorKind::Unavailable,
+                     fmt::format("the connection to the store at {} is lost and not restored yet",
+                                 net::describe(context_.options.endpoint))));
     });
     timer.set(deadline);
     waiting_.push_back(&ready);
@@ -554,7 +568,8 @@ class ExtensionStore final : public TcpStore {
     if (!reader.finished()) return malformed();
     return value;
   }
-  // What a get or a pop brought. One whose deadline had passed asked without waiting, so there may be nothing.
+  // What a get or a pop brought. One whose deadline had passed asked without waiting, so there may
+  // be nothing.
   static Result<std::string> awaited(Result<std::string> body, const wire::Request& request) {
     if (!body) return fail(body.error());
     constexpr std::size_t kPrefixBytes = sizeof(std::uint8_t) + sizeof(std::uint32_t);
@@ -620,7 +635,8 @@ void ExtensionWatch::subscribe() {
   if (ended_) return;
   link_ = store_.link();
   wire::Request request;
-  request.operation = scope_ == Store::WatchScope::Key ? Operation::WatchKey : Operation::WatchPrefix;
+  request.operation =
+      scope_ == Store::WatchScope::Key ? Operation::WatchKey : Operation::WatchPrefix;
   request.key = wire_key_;
   if (auto allowed = check_limits(request); !allowed) return end(allowed.error());
   id_ = link_.lock()->send(request, *this);
@@ -640,7 +656,8 @@ void ExtensionWatch::on_reply(const wire::Reply& reply) {
   change.kind = static_cast<Change::Kind>(kind);
   // The state at the beginning is as large as it is; what follows must be kept up with.
   if (!is_state(change) && ++event_count_ > kWatchChangesMax) {
-    return end({ErrorKind::Unavailable, fmt::format("the watch fell more than {} changes behind", kWatchChangesMax)});
+    return end({ErrorKind::Unavailable,
+                fmt::format("the watch fell more than {} changes behind", kWatchChangesMax)});
   }
   changes_.push_back(std::move(change));
   wake();
@@ -648,7 +665,8 @@ void ExtensionWatch::on_reply(const wire::Reply& reply) {
 
 void ExtensionWatch::on_lost(const std::string&, bool) {
   id_ = 0;
-  // It will begin again with the state as it is then, so what is unread of the old one is of no use.
+  // It will begin again with the state as it is then, so what is unread of the old one is of no
+  // use.
   std::erase_if(changes_, is_state);
 }
 
@@ -679,7 +697,8 @@ Task<Result<Change>> ExtensionWatch::next(TimePoint deadline) {
     const Withdraw withdraw{*this};
     const bool something = co_await came;
     if (!something) {
-      co_return fail(ErrorKind::Timeout, fmt::format("no change of {} in time", log::quote(user_key(wire_key_))));
+      co_return fail(ErrorKind::Timeout,
+                     fmt::format("no change of {} in time", log::quote(user_key(wire_key_))));
     }
   }
   if (changes_.empty()) co_return fail(*ended_);
@@ -691,7 +710,8 @@ Task<Result<Change>> ExtensionWatch::next(TimePoint deadline) {
 
 }  // namespace
 
-std::unique_ptr<TcpStore> make_extension_store(ClientContext context, std::unique_ptr<Channel> channel) {
+std::unique_ptr<TcpStore> make_extension_store(ClientContext context,
+                                               std::unique_ptr<Channel> channel) {
   return std::make_unique<ExtensionStore>(std::move(context), std::move(channel));
 }
 

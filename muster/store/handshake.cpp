@@ -1,32 +1,36 @@
 #include "muster/store/handshake.h"
 
+#include "muster/base/log.h"
+#include "muster/wire/codec.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 
-#include "muster/base/log.h"
-#include "muster/wire/codec.h"
-
 namespace muster::store {
 namespace {
 
-// A server that accepts the connection and then says nothing is given up after this, and tried again.
+// A server that accepts the connection and then says nothing is given up after this, and tried
+// again.
 constexpr Duration kHandshakeTimeout = std::chrono::seconds(20);
 
 Task<Result<std::unique_ptr<Channel>>> open_channel(ClientContext& context, TimePoint deadline) {
   auto connecting = context.transport.connect(context.options.endpoint);
-  std::string what = fmt::format("cannot connect to {}: no answer in time", net::describe(context.options.endpoint));
-  auto stream = co_await with_deadline(context.loop, deadline, std::move(connecting), std::move(what));
+  std::string what = fmt::format("cannot connect to {}: no answer in time",
+                                 net::describe(context.options.endpoint));
+  auto stream =
+      co_await with_deadline(context.loop, deadline, std::move(connecting), std::move(what));
   if (!stream) co_return fail(stream.error());
   co_return std::make_unique<Channel>(context.loop, std::move(*stream));
 }
 
 Error not_a_store(const ClientContext& context, std::string_view reason) {
-  return {ErrorKind::Unavailable,
-          fmt::format("{} does not answer like a store: {}", net::describe(context.options.endpoint), reason)};
+  return {ErrorKind::Unavailable, fmt::format("{} does not answer like a store: {}",
+                                              net::describe(context.options.endpoint), reason)};
 }
 
-// Asks with CHECK, in the numbering of `dialect`, whether the server has the extension. Every version answers that.
+// Asks with CHECK, in the numbering of `dialect`, whether the server has the extension. Every
+// version answers that.
 Task<Result<bool>> has_extension(Channel& channel, wire::Dialect dialect, TimePoint deadline) {
   wire::Request request;
   request.operation = wire::Operation::Check;
@@ -42,8 +46,9 @@ Task<Result<bool>> has_extension(Channel& channel, wire::Dialect dialect, TimePo
   co_return fail(ErrorKind::Invalid, fmt::format("it answers CHECK with 0x{:02x}", status));
 }
 
-// A server that ended the probe like one of PyTorch 1.13 must also answer like one. One with the extension does not: it
-// lost the probe, as when the network broke the connection, and is to be probed again.
+// A server that ended the probe like one of PyTorch 1.13 must also answer like one. One with the
+// extension does not: it lost the probe, as when the network broke the connection, and is to be
+// probed again.
 Task<Result<Opened>> open_legacy(ClientContext& context, TimePoint deadline) {
   auto channel = co_await open_channel(context, deadline);
   if (!channel) co_return fail(channel.error());
@@ -72,7 +77,8 @@ Task<Result<>> upgrade(ClientContext& context, Channel& channel, TimePoint deadl
   if (!reply) co_return fail(reply.error());
   const auto version = wire::load<std::uint32_t>(reply->data());
   if (version == 0 || version > wire::kExtensionVersion) {
-    co_return fail(ErrorKind::Invalid, fmt::format("it chose version {} of the extension", version));
+    co_return fail(ErrorKind::Invalid,
+                   fmt::format("it chose version {} of the extension", version));
   }
   if (channel.has_input()) co_return fail(ErrorKind::Invalid, "it sent more than it was asked for");
   co_return Result<>();
@@ -91,8 +97,9 @@ Task<Result<Opened>> open_once(ClientContext& context, TimePoint deadline) {
     co_return co_await open_legacy(context, deadline);
   }
   if (!probed) {
-    co_return fail(ErrorKind::Unavailable, fmt::format("{} accepts connections but does not answer like a store",
-                                                       net::describe(context.options.endpoint)));
+    co_return fail(ErrorKind::Unavailable,
+                   fmt::format("{} accepts connections but does not answer like a store",
+                               net::describe(context.options.endpoint)));
   }
   const auto extended = co_await has_extension(**channel, wire::Dialect::Modern, deadline);
   if (!extended) co_return fail(not_a_store(context, extended.error().message));
@@ -100,7 +107,8 @@ Task<Result<Opened>> open_once(ClientContext& context, TimePoint deadline) {
     const auto upgraded = co_await upgrade(context, **channel, deadline);
     if (!upgraded) {
       co_return fail(ErrorKind::Unavailable, fmt::format("{} ended the handshake: {}",
-                                                         net::describe(context.options.endpoint), upgraded.error().message));
+                                                         net::describe(context.options.endpoint),
+                                                         upgraded.error().message));
     }
   }
   Opened opened;
@@ -114,17 +122,20 @@ Task<Result<Opened>> open_connection(ClientContext& context, TimePoint deadline)
     auto opened = co_await open_once(context, deadline);
     if (opened) {
       if (opened->dialect != wire::Dialect::Extension && !context.options.namespace_name.empty()) {
-        co_return fail(ErrorKind::Invalid, fmt::format("the store at {} is hosted by PyTorch and has no namespaces",
-                                                       net::describe(context.options.endpoint)));
+        co_return fail(ErrorKind::Invalid,
+                       fmt::format("the store at {} is hosted by PyTorch and has no namespaces",
+                                   net::describe(context.options.endpoint)));
       }
       co_return opened;
     }
     if (opened.error().kind == ErrorKind::Invalid) co_return opened;
     const TimePoint now = context.loop.now();
     if (deadline <= after(now, context.options.backoff.first)) {
-      co_return fail(ErrorKind::Unavailable, fmt::format("cannot reach the store: {}", opened.error().message));
+      co_return fail(ErrorKind::Unavailable,
+                     fmt::format("cannot reach the store: {}", opened.error().message));
     }
-    // No pause is longer than half the time that is left, or a server that comes in time would not be found.
+    // No pause is longer than half the time that is left, or a server that comes in time would not
+    // be found.
     const Duration pause =
         std::min(backoff(context.options.backoff, attempt, context.random), (deadline - now) / 2);
     log::debug("store", "{}, trying again", opened.error().message);

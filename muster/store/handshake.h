@@ -1,12 +1,13 @@
-// How a client opens a connection to a server that it does not know: connect, probe, and upgrade if it can.
+// How a client opens a connection to a server that it does not know: connect, probe, and upgrade if
+// it can.
 #pragma once
-
-#include <memory>
 
 #include "muster/base/random.h"
 #include "muster/store/channel.h"
 #include "muster/store/tcp_store.h"
 #include "muster/wire/store_protocol.h"
+
+#include <memory>
 
 namespace muster::store {
 
@@ -26,7 +27,8 @@ struct ClientContext {
 // One attempt, until `deadline` at most.
 Task<Result<Opened>> open_once(ClientContext& context, TimePoint deadline);
 
-// Attempts with back-off until `deadline`; then Unavailable, with the last reason. An Invalid ends it at once.
+// Attempts with back-off until `deadline`; then Unavailable, with the last reason. An Invalid ends
+// it at once.
 Task<Result<Opened>> open_connection(ClientContext& context, TimePoint deadline);
 
 }  // namespace muster::store

@@ -1,11 +1,16 @@
 // Hub is the store server without the network: bytes of many connections in, bytes out.
 //
-// A Hub holds the namespaces (one Table each); a Session is one connection's side of the protocol, in whichever dialect it
-// speaks. Everything a request does happens inside `Session::receive`, including the replies to others that it woke, so
-// requests are atomic and the order in which sessions receive is the order of the store.
+// A Hub holds the namespaces (one Table each); a Session is one connection's side of the protocol,
+// in whichever dialect it speaks. Everything a request does happens inside `Session::receive`,
+// including the replies to others that it woke, so requests are atomic and the order in which
+// sessions receive is the order of the store.
 //
 // Pure: no I/O, no clock, no logging. Owned by one Server, on its loop.
 #pragma once
+
+#include "muster/base/error.h"
+#include "muster/store/table.h"
+#include "muster/wire/store_protocol.h"
 
 #include <cstddef>
 #include <cstdint>
@@ -18,10 +23,6 @@
 #include <unordered_map>
 #include <utility>
 #include <vector>
-
-#include "muster/base/error.h"
-#include "muster/store/table.h"
-#include "muster/wire/store_protocol.h"
 
 namespace muster::store {
 
@@ -43,8 +44,8 @@ struct HubOptions {
   std::size_t namespaces_max = 4096;
 };
 
-// What a session tells the connection it belongs to. Called while another session receives, so implementations only take
-// a note.
+// What a session tells the connection it belongs to. Called while another session receives, so
+// implementations only take a note.
 class SessionOwner {
  public:
   virtual ~SessionOwner() = default;
@@ -61,8 +62,8 @@ struct Space {
   bool dropped = false;           // nobody can enter any more
 };
 
-// A request that waits, and whose it is. The PyTorch dialects leave `keys` empty: there, a client that was woken asks
-// for what it waited for.
+// A request that waits, and whose it is. The PyTorch dialects leave `keys` empty: there, a client
+// that was woken asks for what it waited for.
 struct Waiting {
   Session* session = nullptr;
   std::uint32_t id = 0;
@@ -78,8 +79,9 @@ class Session {
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
-  // Serves the complete requests in `input`, which begins where the last call's `consumed` ended; stops early when
-  // there is too much output. An error means: close the connection, for the reason given.
+  // Serves the complete requests in `input`, which begins where the last call's `consumed` ended;
+  // stops early when there is too much output. An error means: close the connection, for the reason
+  // given.
   Result<> receive(std::string_view input, std::size_t& consumed);
 
   // Replies that are to be sent, and how the connection says that it sent some of them.
@@ -133,23 +135,28 @@ class Hub {
 
   const HubOptions& options() const { return options_; }
 
-  // A new connection, in the namespace of the port it came to. Fails if there are too many namespaces.
-  // Requires: the Hub and `owner` outlive the session.
+  // A new connection, in the namespace of the port it came to. Fails if there are too many
+  // namespaces. Requires: the Hub and `owner` outlive the session.
   Result<std::unique_ptr<Session>> open(SessionOwner& owner, std::string_view namespace_name);
 
-  // Closes every session of the namespace and forgets its data. False if there is none of that name.
+  // Closes every session of the namespace and forgets its data. False if there is none of that
+  // name.
   bool drop_namespace(std::string_view name);
   std::vector<std::string> namespaces() const;
 
   // What the connections have buffered, kept up to date by the server.
   void set_buffered_bytes(std::size_t bytes) { buffered_bytes_ = bytes; }
   std::size_t memory_bytes() const { return table_bytes_ + buffered_bytes_ + waiting_bytes_; }
-  bool has_room_for(std::size_t bytes) const { return memory_bytes() + bytes <= options_.memory_bytes_max; }
+  bool has_room_for(std::size_t bytes) const {
+    return memory_bytes() + bytes <= options_.memory_bytes_max;
+  }
 
   // For people: names and values in a fixed order.
   std::vector<std::pair<std::string, std::string>> describe() const;
   // Put in front of `describe`: what only the server knows, such as its version.
-  void set_description(std::vector<std::pair<std::string, std::string>> lines) { description_ = std::move(lines); }
+  void set_description(std::vector<std::pair<std::string, std::string>> lines) {
+    description_ = std::move(lines);
+  }
 
  private:
   friend class Session;
@@ -173,8 +180,8 @@ class Hub {
   std::unordered_map<WaiterId, Waiting> waiters_;
   std::unordered_map<WatcherId, Watching> watchers_;
   std::map<std::uint64_t, Session*> sessions_;  // by id, which is the order of arrival
-  Outcome outcome_;  // of the request being served
-  wire::Request request_;  // the one being served; kept for its capacity
+  Outcome outcome_;                             // of the request being served
+  wire::Request request_;                       // the one being served; kept for its capacity
   std::uint64_t last_id_ = 0;
   std::size_t table_bytes_ = 0;
   std::size_t buffered_bytes_ = 0;

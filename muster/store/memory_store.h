@@ -1,11 +1,11 @@
-// MemoryStore: a Store inside one process, on one loop. The reference the other stores are compared with, and what tests
-// of everything above use.
+// MemoryStore: a Store inside one process, on one loop. The reference the other stores are compared
+// with, and what tests of everything above use.
 #pragma once
-
-#include <memory>
 
 #include "muster/base/loop.h"
 #include "muster/store/store.h"
+
+#include <memory>
 
 namespace muster::store {
 

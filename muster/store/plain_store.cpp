@@ -1,5 +1,11 @@
 #include "muster/store/plain_store.h"
 
+#include "muster/base/assert.h"
+#include "muster/base/log.h"
+#include "muster/store/client_rules.h"
+#include "muster/store/table.h"
+#include "muster/wire/codec.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -8,12 +14,6 @@
 #include <map>
 #include <optional>
 
-#include "muster/base/assert.h"
-#include "muster/base/log.h"
-#include "muster/store/client_rules.h"
-#include "muster/store/table.h"
-#include "muster/wire/codec.h"
-
 namespace muster::store {
 namespace {
 
@@ -21,9 +21,11 @@ using wire::Dialect;
 using wire::Operation;
 
 constexpr std::size_t kConnectionsMax = 64;
-// Of these, waits leave some to those who do not wait: the write that ends them may come from this process.
+// Of these, waits leave some to those who do not wait: the write that ends them may come from this
+// process.
 constexpr std::size_t kWaitingConnectionsMax = 56;
-// How often what may be repeated is tried over a new connection before the caller is told that it breaks every time.
+// How often what may be repeated is tried over a new connection before the caller is told that it
+// breaks every time.
 constexpr int kAttemptsMax = 5;
 constexpr std::size_t kReplyBlobBytesMax = std::size_t{1} << 30U;
 constexpr std::int64_t kReplyListMax = 1 << 26;
@@ -31,13 +33,16 @@ constexpr std::int64_t kReplyListMax = 1 << 26;
 constexpr Duration kCancelTimeout = std::chrono::seconds(20);
 // Even a deadline that has passed leaves time for an answer that needs no waiting.
 constexpr Duration kAnswerTime = std::chrono::milliseconds(200);
-// How often a foreign server is asked for changes: it cannot push. Begins fast, slows down while nothing happens.
+// How often a foreign server is asked for changes: it cannot push. Begins fast, slows down while
+// nothing happens.
 constexpr Duration kPollFirst = std::chrono::milliseconds(20);
 constexpr Duration kPollMax = std::chrono::milliseconds(500);
 
 // What a reply looks like where its size is not known beforehand.
-constexpr std::size_t kBlob = static_cast<std::size_t>(-1);  // a length, and as many bytes, which are the reply
-constexpr std::size_t kItem = static_cast<std::size_t>(-2);  // a number, and a blob if it is not zero
+constexpr std::size_t kBlob =
+    static_cast<std::size_t>(-1);  // a length, and as many bytes, which are the reply
+constexpr std::size_t kItem =
+    static_cast<std::size_t>(-2);  // a number, and a blob if it is not zero
 constexpr std::size_t kList = static_cast<std::size_t>(-3);  // a number, and as many blobs
 
 constexpr std::string_view kQueues = "queues (PyTorch 2.8 or later with its libuv server has them)";
@@ -52,13 +57,15 @@ struct Attempt {
 
 class PlainStore;
 
-// A connection taken from the pool. Goes back when it is destroyed, unless its conversation was broken off: then nobody
-// could tell which reply belongs to what, and it is closed.
+// A connection taken from the pool. Goes back when it is destroyed, unless its conversation was
+// broken off: then nobody could tell which reply belongs to what, and it is closed.
 class Lease {
  public:
   Lease(PlainStore& store, Opened opened) : store_(&store), opened_(std::move(opened)) {}
   Lease(Lease&& other) noexcept
-      : store_(std::exchange(other.store_, nullptr)), opened_(std::move(other.opened_)), in_use_(other.in_use_) {}
+      : store_(std::exchange(other.store_, nullptr)),
+        opened_(std::move(other.opened_)),
+        in_use_(other.in_use_) {}
   Lease& operator=(Lease&&) = delete;
   ~Lease();
 
@@ -94,7 +101,8 @@ class PollingWatch final : public Watch {
 
 class PlainStore final : public TcpStore {
  public:
-  PlainStore(ClientContext context, Opened opened) : context_(std::move(context)), dialect_(opened.dialect) {
+  PlainStore(ClientContext context, Opened opened)
+      : context_(std::move(context)), dialect_(opened.dialect) {
     idle_.push_back(std::move(opened));
     connection_count_ = 1;
   }
@@ -128,19 +136,23 @@ class PlainStore final : public TcpStore {
     request.key = name;
     request.number = delta;
     if (auto allowed = check_limits(request); !allowed) co_return fail(allowed.error());
-    const Attempt attempt = co_await try_once(encoded(request), sizeof(std::int64_t), reply_deadline());
+    const Attempt attempt =
+        co_await try_once(encoded(request), sizeof(std::int64_t), reply_deadline());
     if (attempt.reply) co_return wire::load<std::int64_t>(attempt.reply->data());
     if (attempt.ended) {
-      // That is how the server says "not a number"; or it went away. A look at the value tells which.
+      // That is how the server says "not a number"; or it went away. A look at the value tells
+      // which.
       const auto value = co_await read(name, false);
       if (value && *value && !parse_counter(**value)) {
-        co_return fail(ErrorKind::Invalid, fmt::format("the value of key {} is not a number", log::quote(key)));
+        co_return fail(ErrorKind::Invalid,
+                       fmt::format("the value of key {} is not a number", log::quote(key)));
       }
     }
     co_return fail(explain(attempt, request));
   }
 
-  Task<Result<CompareSet>> compare_set(std::string key, std::string expected, std::string desired) override {
+  Task<Result<CompareSet>> compare_set(std::string key, std::string expected,
+                                       std::string desired) override {
     wire::Request request;
     request.operation = Operation::CompareSet;
     const std::string name = wire_key(key);
@@ -163,7 +175,8 @@ class PlainStore final : public TcpStore {
     request.keys.assign(names.begin(), names.end());
     const auto status = co_await ask(request, 1);
     if (!status) co_return fail(status.error());
-    co_return static_cast<std::uint8_t>((*status)[0]) == static_cast<std::uint8_t>(wire::CheckReply::Ready);
+    co_return static_cast<std::uint8_t>((*status)[0]) ==
+        static_cast<std::uint8_t>(wire::CheckReply::Ready);
   }
 
   Task<Result<>> wait(std::vector<std::string> keys, TimePoint deadline) override {
@@ -211,7 +224,8 @@ class PlainStore final : public TcpStore {
     }
   }
 
-  Task<Result<std::vector<std::string>>> multi_get(std::vector<std::string> keys, TimePoint deadline) override {
+  Task<Result<std::vector<std::string>>> multi_get(std::vector<std::string> keys,
+                                                   TimePoint deadline) override {
     const auto names = wire_keys(keys);
     wire::Request request;
     request.operation = Operation::Wait;
@@ -227,7 +241,8 @@ class PlainStore final : public TcpStore {
         values.push_back(std::move(**value));
       }
       if (values.size() == names.size()) co_return values;
-      // Deleted since; or only a queue has that name, which ends a wait too, so that this would spin.
+      // Deleted since; or only a queue has that name, which ends a wait too, so that this would
+      // spin.
       const bool in_time = co_await pause(deadline);
       if (!in_time) co_return fail(ErrorKind::Timeout, describe_wait(request));
     }
@@ -261,7 +276,8 @@ class PlainStore final : public TcpStore {
     request.key = name;
     request.value = item;
     if (auto allowed = check_limits(request); !allowed) co_return fail(allowed.error());
-    const Attempt attempt = co_await try_once(encoded_write(request), sizeof(std::int64_t), reply_deadline());
+    const Attempt attempt =
+        co_await try_once(encoded_write(request), sizeof(std::int64_t), reply_deadline());
     if (!attempt.reply) co_return fail(explain_unknown(attempt, request, kQueues));
     co_return Result<>();
   }
@@ -273,20 +289,24 @@ class PlainStore final : public TcpStore {
     request.operation = Operation::Wait;
     request.keys.push_back(name);
     for (bool woken = false;; woken = true) {
-      // At once after the wait, and so over the same connection: to the server that is the answer to its wake-up.
+      // At once after the wait, and so over the same connection: to the server that is the answer
+      // to its wake-up.
       auto item = co_await try_queue_pop(queue);
       if (!item) co_return fail(item.error());
       if (*item) co_return std::move(**item);
       if (woken) {
-        // Somebody else was faster; or it was a key of that name, which ends the wait too, so that this would spin.
+        // Somebody else was faster; or it was a key of that name, which ends the wait too, so that
+        // this would spin.
         const bool in_time = co_await pause(deadline);
         if (!in_time) {
-          co_return fail(ErrorKind::Timeout, fmt::format("timed out waiting for queue {}", log::quote(queue)));
+          co_return fail(ErrorKind::Timeout,
+                         fmt::format("timed out waiting for queue {}", log::quote(queue)));
         }
       }
       auto waited = co_await wait_for(request, deadline);
       if (!waited && waited.error().kind == ErrorKind::Timeout) {
-        co_return fail(ErrorKind::Timeout, fmt::format("timed out waiting for queue {}", log::quote(queue)));
+        co_return fail(ErrorKind::Timeout,
+                       fmt::format("timed out waiting for queue {}", log::quote(queue)));
       }
       if (!waited) co_return fail(waited.error());
     }
@@ -335,7 +355,8 @@ class PlainStore final : public TcpStore {
     co_return keys;
   }
 
-  // As PyTorch does it on every store without a barrier of its own, so that its processes can take part.
+  // As PyTorch does it on every store without a barrier of its own, so that its processes can take
+  // part.
   Task<Result<>> barrier(std::string key, std::int64_t member_count, TimePoint deadline) override {
     const auto arrived = co_await add(key + "/num_members", 1);
     if (!arrived) co_return fail(arrived.error());
@@ -348,8 +369,9 @@ class PlainStore final : public TcpStore {
     keys.push_back(last);
     auto waited = co_await wait(std::move(keys), deadline);
     if (!waited && waited.error().kind == ErrorKind::Timeout) {
-      co_return fail(ErrorKind::Timeout, fmt::format("timed out at barrier {}: not all {} members came", log::quote(key),
-                                                     member_count));
+      co_return fail(ErrorKind::Timeout,
+                     fmt::format("timed out at barrier {}: not all {} members came",
+                                 log::quote(key), member_count));
     }
     co_return waited;
   }
@@ -371,11 +393,13 @@ class PlainStore final : public TcpStore {
   }
 
   Task<Result<std::vector<std::pair<std::string, std::string>>>> info() override {
-    co_return fail(ErrorKind::Unimplemented, "the store is hosted by PyTorch, which does not describe itself");
+    co_return fail(ErrorKind::Unimplemented,
+                   "the store is hosted by PyTorch, which does not describe itself");
   }
 
   Task<Result<bool>> drop_namespace(std::string) override {
-    co_return fail(ErrorKind::Unimplemented, "the store is hosted by PyTorch and has no namespaces");
+    co_return fail(ErrorKind::Unimplemented,
+                   "the store is hosted by PyTorch and has no namespaces");
   }
 
   Task<Result<>> count_as_worker() override {
@@ -403,7 +427,8 @@ class PlainStore final : public TcpStore {
  private:
   // One who waits for a connection. Lives in its frame.
   struct Place {
-    Place(PlainStore& place_store, bool place_waits) : store(place_store), waits(place_waits), turn(store.loop()) {
+    Place(PlainStore& place_store, bool place_waits)
+        : store(place_store), waits(place_waits), turn(store.loop()) {
       store.line_.push_back(this);
     }
     ~Place() {
@@ -419,7 +444,9 @@ class PlainStore final : public TcpStore {
 
   // A connection that is being opened; counts until it is kept, or failed.
   struct Opening {
-    explicit Opening(PlainStore& opening_store) : store(opening_store) { ++store.connection_count_; }
+    explicit Opening(PlainStore& opening_store) : store(opening_store) {
+      ++store.connection_count_;
+    }
     ~Opening() {
       if (kept) return;
       --store.connection_count_;
@@ -429,7 +456,9 @@ class PlainStore final : public TcpStore {
     bool kept = false;
   };
 
-  TimePoint reply_deadline() const { return after(context_.loop.now(), context_.options.reply_timeout); }
+  TimePoint reply_deadline() const {
+    return after(context_.loop.now(), context_.options.reply_timeout);
+  }
 
   bool has_room(bool waits) const {
     return connection_count_ - idle_.size() < (waits ? kWaitingConnectionsMax : kConnectionsMax);
@@ -445,7 +474,8 @@ class PlainStore final : public TcpStore {
     }
   }
 
-  // A connection, at `deadline` at the latest. `waits`: it will be occupied until somebody else does something.
+  // A connection, at `deadline` at the latest. `waits`: it will be occupied until somebody else
+  // does something.
   Task<Result<Lease>> acquire(TimePoint deadline, bool waits) {
     while (!has_room(waits)) {
       Place place(*this, waits);
@@ -471,8 +501,9 @@ class PlainStore final : public TcpStore {
     auto opened = co_await open_connection(context_, std::min(deadline, latest));
     if (!opened) co_return fail(opened.error());
     if (opened->dialect != dialect_) {
-      co_return fail(ErrorKind::Closed, fmt::format("the store at {} has been replaced by one of another kind",
-                                                    net::describe(context_.options.endpoint)));
+      co_return fail(ErrorKind::Closed,
+                     fmt::format("the store at {} has been replaced by one of another kind",
+                                 net::describe(context_.options.endpoint)));
     }
     opening.kept = true;
     co_return Lease(*this, std::move(*opened));
@@ -496,20 +527,25 @@ class PlainStore final : public TcpStore {
     if (!size_bytes) co_return fail(size_bytes.error());
     const auto size = wire::load<std::uint64_t>(size_bytes->data());
     if (size > kReplyBlobBytesMax) {
-      co_return fail(ErrorKind::Invalid, fmt::format("the server announced a value of {} bytes", size));
+      co_return fail(ErrorKind::Invalid,
+                     fmt::format("the server announced a value of {} bytes", size));
     }
     co_return co_await channel.receive(size, deadline);
   }
 
   // A reply of so many bytes, or of one of the shapes above.
-  static Task<Result<std::string>> receive(Channel& channel, std::size_t reply_bytes, TimePoint deadline) {
+  static Task<Result<std::string>> receive(Channel& channel, std::size_t reply_bytes,
+                                           TimePoint deadline) {
     if (reply_bytes == kBlob) co_return co_await receive_blob(channel, deadline);
-    if (reply_bytes != kItem && reply_bytes != kList) co_return co_await channel.receive(reply_bytes, deadline);
+    if (reply_bytes != kItem && reply_bytes != kList)
+      co_return co_await channel.receive(reply_bytes, deadline);
     auto reply = co_await channel.receive(sizeof(std::int64_t), deadline);
     if (!reply) co_return reply;
     const auto number = wire::load<std::int64_t>(reply->data());
-    if (number < 0 || number > kReplyListMax) co_return fail(ErrorKind::Invalid, "the server's reply is malformed");
-    const std::int64_t blob_count = reply_bytes == kItem ? std::min<std::int64_t>(number, 1) : number;
+    if (number < 0 || number > kReplyListMax)
+      co_return fail(ErrorKind::Invalid, "the server's reply is malformed");
+    const std::int64_t blob_count =
+        reply_bytes == kItem ? std::min<std::int64_t>(number, 1) : number;
     for (std::int64_t index = 0; index < blob_count; ++index) {
       const auto blob = co_await receive_blob(channel, deadline);
       if (!blob) co_return fail(blob.error());
@@ -524,7 +560,8 @@ class PlainStore final : public TcpStore {
     return bytes;
   }
 
-  // A request without a reply, and one with a reply behind it: when that comes, the first has been done.
+  // A request without a reply, and one with a reply behind it: when that comes, the first has been
+  // done.
   std::string encoded_write(const wire::Request& request) const {
     wire::Request question;
     question.operation = Operation::NumKeys;
@@ -552,7 +589,8 @@ class PlainStore final : public TcpStore {
 
   // The connection broke, and another one may not.
   static bool is_worth_repeating(const Attempt& attempt, int attempt_count) {
-    return attempt.sent && attempt.reply.error().kind == ErrorKind::Closed && attempt_count < kAttemptsMax;
+    return attempt.sent && attempt.reply.error().kind == ErrorKind::Closed &&
+           attempt_count < kAttemptsMax;
   }
 
   // Likewise, and repeats it over a new connection where that is safe.
@@ -569,7 +607,8 @@ class PlainStore final : public TcpStore {
   }
 
   // Likewise, for a read that not every server knows. `what` is what it lacks then.
-  Task<Result<std::string>> ask_if_known(wire::Request& request, std::size_t reply_bytes, std::string_view what) {
+  Task<Result<std::string>> ask_if_known(wire::Request& request, std::size_t reply_bytes,
+                                         std::string_view what) {
     if (auto allowed = check_limits(request); !allowed) co_return fail(allowed.error());
     const TimePoint deadline = reply_deadline();
     for (int attempt_count = 1;; ++attempt_count) {
@@ -594,14 +633,16 @@ class PlainStore final : public TcpStore {
     get.key = name;
     if (auto allowed = check_limits(get); !allowed) co_return fail(allowed.error());
     for (int attempt_count = 1;; ++attempt_count) {
-      // An older server ends the connection on a GET of an absent key, so it is asked first whether the key is there.
+      // An older server ends the connection on a GET of an absent key, so it is asked first whether
+      // the key is there.
       if (!was_present || attempt_count > 1) {
         wire::Request check;
         check.operation = Operation::Check;
         check.keys.push_back(name);
         const auto status = co_await ask(check, 1);
         if (!status) co_return fail(status.error());
-        if (static_cast<std::uint8_t>((*status)[0]) != static_cast<std::uint8_t>(wire::CheckReply::Ready)) {
+        if (static_cast<std::uint8_t>((*status)[0]) !=
+            static_cast<std::uint8_t>(wire::CheckReply::Ready)) {
           co_return std::optional<std::string>();
         }
       }
@@ -613,8 +654,9 @@ class PlainStore final : public TcpStore {
     }
   }
 
-  // GET said "empty": that is the value, or there is none. It may have been deleted since the last question, or only a
-  // queue may have that name. COMPARE_SET tells: it answers with what it expected only if there is nothing.
+  // GET said "empty": that is the value, or there is none. It may have been deleted since the last
+  // question, or only a queue may have that name. COMPARE_SET tells: it answers with what it
+  // expected only if there is nothing.
   Task<Result<std::optional<std::string>>> read_empty(std::string name) {
     const std::string nobodys_value = random_id(context_.random);
     wire::Request request;
@@ -633,7 +675,8 @@ class PlainStore final : public TcpStore {
 
   Task<Result<>> write(wire::Request& request) {
     if (auto allowed = check_limits(request); !allowed) co_return fail(allowed.error());
-    const Attempt attempt = co_await try_once(encoded_write(request), sizeof(std::int64_t), reply_deadline());
+    const Attempt attempt =
+        co_await try_once(encoded_write(request), sizeof(std::int64_t), reply_deadline());
     if (!attempt.reply) co_return fail(explain(attempt, request));
     co_return Result<>();
   }
@@ -663,7 +706,8 @@ class PlainStore final : public TcpStore {
       }
       // A wait can be repeated; with pauses, for this server may end every one.
       const TimePoint now = context_.loop.now();
-      const TimePoint next = after(now, backoff(context_.options.backoff, attempt_count, context_.random));
+      const TimePoint next =
+          after(now, backoff(context_.options.backoff, attempt_count, context_.random));
       if (next >= latest) co_return fail(name_failure(status.error(), request));
       co_await sleep_until(context_.loop, next);
     }
@@ -701,14 +745,16 @@ class PlainStore final : public TcpStore {
   }
 
   Error name_failure(const Error& error, const wire::Request& request) const {
-    if (error.kind == ErrorKind::Timeout) return {ErrorKind::Timeout, describe_no_reply(request, context_.options)};
+    if (error.kind == ErrorKind::Timeout)
+      return {ErrorKind::Timeout, describe_no_reply(request, context_.options)};
     if (error.kind != ErrorKind::Closed) return error;
     if (is_repeatable(request)) {
       return {ErrorKind::Closed, fmt::format("the store at {} ended the connection at {}: {}",
                                              net::describe(context_.options.endpoint),
                                              wire::name_of(request.operation), error.message)};
     }
-    return {ErrorKind::Closed, describe_uncertain(request, context_.options.endpoint, error.message)};
+    return {ErrorKind::Closed,
+            describe_uncertain(request, context_.options.endpoint, error.message)};
   }
 
   // Why there is no answer. Without a connection that has been said.
@@ -717,10 +763,12 @@ class PlainStore final : public TcpStore {
   }
 
   // A server says that it does not know an operation by ending the connection.
-  Error explain_unknown(const Attempt& attempt, const wire::Request& request, std::string_view what) const {
+  Error explain_unknown(const Attempt& attempt, const wire::Request& request,
+                        std::string_view what) const {
     const Error error = explain(attempt, request);
     if (!attempt.ended) return error;
-    return {ErrorKind::Unimplemented, fmt::format("{}; the server probably does not know {}", error.message, what)};
+    return {ErrorKind::Unimplemented,
+            fmt::format("{}; the server probably does not know {}", error.message, what)};
   }
 
   ClientContext context_;
@@ -752,7 +800,7 @@ Task<Result<>> PollingWatch::poll() {
   for (const auto& [key, value] : present) {
     const auto before = known_.find(key);
     if (before != known_.end() && before->second == value) continue;
-    const auto kind = !begun_                    ? Change::Kind::Present
+    const auto kind = !begun_                  ? Change::Kind::Present
                       : before == known_.end() ? Change::Kind::Created
                                                : Change::Kind::Updated;
     changes_.push_back({kind, key, value});
@@ -779,7 +827,8 @@ Task<Result<Change>> PollingWatch::next(TimePoint deadline) {
     std::string what = fmt::format("no change of {} in time", log::quote(key_));
     const TimePoint latest = std::max(deadline, after(store_.loop().now(), kAnswerTime));
     auto polling = poll();
-    const auto polled = co_await with_deadline(store_.loop(), latest, std::move(polling), std::move(what));
+    const auto polled =
+        co_await with_deadline(store_.loop(), latest, std::move(polling), std::move(what));
     if (!polled) co_return fail(polled.error());
     if (!changes_.empty()) continue;
     if (store_.loop().now() >= deadline) {

@@ -1,11 +1,11 @@
-// PrefixStore: a view of another store in which every key starts with `prefix` + "/", as PyTorch's PrefixStore joins
-// them. Counting keys is global, as there: the count is that of the whole store.
+// PrefixStore: a view of another store in which every key starts with `prefix` + "/", as PyTorch's
+// PrefixStore joins them. Counting keys is global, as there: the count is that of the whole store.
 #pragma once
+
+#include "muster/store/store.h"
 
 #include <memory>
 #include <string>
-
-#include "muster/store/store.h"
 
 namespace muster::store {
 

@@ -1,18 +1,19 @@
 #include "muster/store/server.h"
 
+#include "muster/base/assert.h"
+#include "muster/base/log.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
-
-#include "muster/base/assert.h"
-#include "muster/base/log.h"
 
 namespace muster::store {
 namespace {
 
 // Room for a large value in one read, so that it is copied once: into the table.
 constexpr std::size_t kScratchBytes = std::size_t{256} << 10U;
-// One turn of a connection reads no more than this, so that a fast sender leaves room for the others.
+// One turn of a connection reads no more than this, so that a fast sender leaves room for the
+// others.
 constexpr int kReadsPerTurnMax = 4;
 // Likewise it is sent no more than this, however fast it reads.
 constexpr std::size_t kSendBytesPerTurnMax = std::size_t{4} << 20U;
@@ -21,18 +22,22 @@ constexpr std::size_t kInputBytesKept = 4096;
 
 }  // namespace
 
-// One client. Serving: bytes go through the session. Draining: the session is over; what the client still sends is thrown
-// away until it closes too, because closing a socket with unread bytes would reset the connection.
+// One client. Serving: bytes go through the session. Draining: the session is over; what the client
+// still sends is thrown away until it closes too, because closing a socket with unread bytes would
+// reset the connection.
 class Server::Connection final : public net::StreamEvents, public SessionOwner {
  public:
   Connection(Server& server, std::unique_ptr<net::Stream> stream)
-      : server_(server), stream_(std::move(stream)), linger_(server.loop_, [this] { server_.closed(*this); }) {}
+      : server_(server),
+        stream_(std::move(stream)),
+        linger_(server.loop_, [this] { server_.closed(*this); }) {}
 
   void open(std::string_view namespace_name) {
     stream_->set_events(this);
     auto session = server_.hub_.open(*this, namespace_name);
     if (!session) {
-      log::warn("store", "refusing a connection peer={} reason={}", stream_->peer(), log::quote(session.error().message));
+      log::warn("store", "refusing a connection peer={} reason={}", stream_->peer(),
+                log::quote(session.error().message));
       begin_draining();
       return;
     }
@@ -76,7 +81,8 @@ class Server::Connection final : public net::StreamEvents, public SessionOwner {
     note();
   }
 
-  // Sends, resumes a client that had too much output, closes. False when the connection is to be removed.
+  // Sends, resumes a client that had too much output, closes. False when the connection is to be
+  // removed.
   bool settle() {
     noted_ = false;
     if (gone_) return false;
@@ -97,8 +103,9 @@ class Server::Connection final : public net::StreamEvents, public SessionOwner {
     stream_->want(!paused_ && !finished_, has_output);
     count();
     if (paused_ && !server_.hub_.has_room_for(0)) {
-      close_reason_ = fmt::format("--max-memory is used up, and it does not read its {} bytes of replies",
-                                  session_->output().size());
+      close_reason_ =
+          fmt::format("--max-memory is used up, and it does not read its {} bytes of replies",
+                      session_->output().size());
       return close();
     }
     return true;
@@ -132,18 +139,21 @@ class Server::Connection final : public net::StreamEvents, public SessionOwner {
     }
     paused_ = session_->output_is_high();
     if (input_.size() > kScratchBytes && !server_.hub_.has_room_for(input_.size())) {
-      must_close(fmt::format("its unfinished request of {} bytes does not fit into --max-memory", input_.size()));
+      must_close(fmt::format("its unfinished request of {} bytes does not fit into --max-memory",
+                             input_.size()));
     }
   }
 
   // False if the connection is lost. `sent_bytes` is the sum of this turn.
   bool send(std::size_t& sent_bytes) {
     while (!session_->output().empty() && sent_bytes < kSendBytesPerTurnMax) {
-      const std::string_view piece = session_->output().substr(0, kSendBytesPerTurnMax - sent_bytes);
+      const std::string_view piece =
+          session_->output().substr(0, kSendBytesPerTurnMax - sent_bytes);
       const net::Transfer transfer = stream_->write({&piece, 1});
       if (transfer.kind == net::Transfer::Kind::WouldBlock) return true;
       if (transfer.kind != net::Transfer::Kind::Moved) {
-        log::debug("store", "connection lost peer={} reason={}", stream_->peer(), describe_errno(transfer.error_number));
+        log::debug("store", "connection lost peer={} reason={}", stream_->peer(),
+                   describe_errno(transfer.error_number));
         return false;
       }
       session_->sent(transfer.bytes);
@@ -190,7 +200,7 @@ class Server::Connection final : public net::StreamEvents, public SessionOwner {
   Server& server_;
   std::unique_ptr<net::Stream> stream_;
   std::unique_ptr<Session> session_;  // none while draining
-  std::string input_;  // an unfinished request
+  std::string input_;                 // an unfinished request
   std::string close_reason_;
   std::size_t counted_bytes_ = 0;
   bool paused_ = false;    // too much output: not reading
@@ -201,15 +211,20 @@ class Server::Connection final : public net::StreamEvents, public SessionOwner {
 };
 
 Server::Server(Loop& loop, ServerOptions options)
-    : loop_(loop), options_(std::move(options)), hub_(options_.hub), scratch_(kScratchBytes, '\0') {}
+    : loop_(loop),
+      options_(std::move(options)),
+      hub_(options_.hub),
+      scratch_(kScratchBytes, '\0') {}
 
 Server::~Server() {
   ports_.clear();
-  // A dying session can release others; nobody is there to be told any more, but they must outlive the telling.
+  // A dying session can release others; nobody is there to be told any more, but they must outlive
+  // the telling.
   while (!connections_.empty()) connections_.erase(connections_.begin());
 }
 
-Result<int> Server::listen(net::Transport& transport, const net::Endpoint& endpoint, std::string namespace_name) {
+Result<int> Server::listen(net::Transport& transport, const net::Endpoint& endpoint,
+                           std::string namespace_name) {
   const auto accept = [this, namespace_name](std::unique_ptr<net::Stream> stream) {
     accepted(std::move(stream), namespace_name);
   };
@@ -238,7 +253,8 @@ void Server::accepted(std::unique_ptr<net::Stream> stream, const std::string& na
 }
 
 void Server::closed(Connection& connection) {
-  std::replace(unsettled_.begin(), unsettled_.end(), &connection, static_cast<Connection*>(nullptr));
+  std::replace(unsettled_.begin(), unsettled_.end(), &connection,
+               static_cast<Connection*>(nullptr));
   connections_.erase(&connection);
   update_accepting();
 }
@@ -248,7 +264,8 @@ void Server::update_accepting() {
   if (accepting == accepting_) return;
   accepting_ = accepting;
   if (!accepting) {
-    log::warn("store", "{} connections, the most this server takes; new ones wait until others close",
+    log::warn("store",
+              "{} connections, the most this server takes; new ones wait until others close",
               connections_.size());
   }
   for (const Port& port : ports_) port.listener->set_accepting(accepting);

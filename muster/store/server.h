@@ -1,13 +1,23 @@
-// Server: the store on the network. Serves PyTorch clients of every supported version and Muster clients on one port.
+// Server: the store on the network. Serves PyTorch clients of every supported version and Muster
+// clients on one port.
 //
-// A thin shell around Hub: it accepts connections, moves bytes, and keeps the promises that are about connections:
-//  - no connection can hold up another: reads and writes never block, requests take effect when they are complete;
-//  - a connection that reads too slowly is not served until it has caught up, and memory as a whole is bounded;
-//  - silent connections stay open for ever (PyTorch 1.13 keeps one per store object), and a connection that must be closed
+// A thin shell around Hub: it accepts connections, moves bytes, and keeps the promises that are
+// about connections:
+//  - no connection can hold up another: reads and writes never block, requests take effect when
+//  they are complete;
+//  - a connection that reads too slowly is not served until it has caught up, and memory as a whole
+//  is bounded;
+//  - silent connections stay open for ever (PyTorch 1.13 keeps one per store object), and a
+//  connection that must be closed
 //    is closed in a way that does not reset it, which would end a 1.13 process.
 //
 // Owned by the program; lives on one loop.
 #pragma once
+
+#include "muster/base/error.h"
+#include "muster/base/loop.h"
+#include "muster/net/transport.h"
+#include "muster/store/hub.h"
 
 #include <cstddef>
 #include <memory>
@@ -15,11 +25,6 @@
 #include <unordered_map>
 #include <utility>
 #include <vector>
-
-#include "muster/base/error.h"
-#include "muster/base/loop.h"
-#include "muster/net/transport.h"
-#include "muster/store/hub.h"
 
 namespace muster::store {
 
@@ -41,7 +46,8 @@ class Server {
 
   // Serves `namespace_name` on the endpoint; may be called several times. Returns the port.
   // Requires: `transport` outlives the server and runs on the same loop.
-  Result<int> listen(net::Transport& transport, const net::Endpoint& endpoint, std::string namespace_name);
+  Result<int> listen(net::Transport& transport, const net::Endpoint& endpoint,
+                     std::string namespace_name);
 
   // Forgets a namespace, closes its connections and stops listening for it. False if there is none.
   bool drop_namespace(std::string_view name);

@@ -1,11 +1,17 @@
 // Store: a key-value store shared by the processes of a job.
 //
-// Implementations: `TcpStore` (a Muster or PyTorch server), `MemoryStore` (one process), `FileStore` (a shared file),
-// `PrefixStore` (a view of another store). One suite, tests/store/contract.h, runs against all of them.
+// Implementations: `TcpStore` (a Muster or PyTorch server), `MemoryStore` (one process),
+// `FileStore` (a shared file), `PrefixStore` (a view of another store). One suite,
+// tests/store/contract.h, runs against all of them.
 //
-// Every method is a task on the store's loop: await it, or destroy it to cancel it. Every wait has a deadline; kNever
-// waits for ever. Keys and values are any bytes; an empty value is a value, not an absent one.
+// Every method is a task on the store's loop: await it, or destroy it to cancel it. Every wait has
+// a deadline; kNever waits for ever. Keys and values are any bytes; an empty value is a value, not
+// an absent one.
 #pragma once
+
+#include "muster/base/clock.h"
+#include "muster/base/error.h"
+#include "muster/base/task.h"
 
 #include <cstdint>
 #include <memory>
@@ -14,16 +20,13 @@
 #include <utility>
 #include <vector>
 
-#include "muster/base/clock.h"
-#include "muster/base/error.h"
-#include "muster/base/task.h"
-
 namespace muster::store {
 
 // What compare_set came to.
 struct CompareSet {
   bool stored = false;
-  // `desired` if stored; else the current value, or the caller's `expected` if the key is absent, as in PyTorch.
+  // `desired` if stored; else the current value, or the caller's `expected` if the key is absent,
+  // as in PyTorch.
   std::string value;
 
   friend bool operator==(const CompareSet&, const CompareSet&) = default;
@@ -46,12 +49,13 @@ struct Change {
 };
 std::string_view name_of(Change::Kind kind);
 
-// A stream of changes. Owned by the watcher; destroying it ends the watch. Must not outlive its store.
+// A stream of changes. Owned by the watcher; destroying it ends the watch. Must not outlive its
+// store.
 class Watch {
  public:
   virtual ~Watch() = default;
-  // The next change. Timeout leaves the watch usable; any other error ends it. A watcher that falls more than
-  // kWatchChangesMax behind is ended with Unavailable and should begin again.
+  // The next change. Timeout leaves the watch usable; any other error ends it. A watcher that falls
+  // more than kWatchChangesMax behind is ended with Unavailable and should begin again.
   virtual Task<Result<Change>> next(TimePoint deadline) = 0;
 };
 inline constexpr std::size_t kWatchChangesMax = 4096;
@@ -78,11 +82,13 @@ class Store {
   // Does not wait.
   virtual Task<Result<std::optional<std::string>>> try_get(std::string key) = 0;
 
-  // Adds to a decimal counter and returns the sum; an absent key counts as 0. Invalid if the value is not a number.
+  // Adds to a decimal counter and returns the sum; an absent key counts as 0. Invalid if the value
+  // is not a number.
   virtual Task<Result<std::int64_t>> add(std::string key, std::int64_t delta) = 0;
 
   // Stores `desired` if the value is `expected`; an empty `expected` also matches an absent key.
-  virtual Task<Result<CompareSet>> compare_set(std::string key, std::string expected, std::string desired) = 0;
+  virtual Task<Result<CompareSet>> compare_set(std::string key, std::string expected,
+                                               std::string desired) = 0;
 
   // Whether every key exists (or has a non-empty queue).
   virtual Task<Result<bool>> check(std::vector<std::string> keys) = 0;
@@ -95,10 +101,12 @@ class Store {
   virtual Task<Result<>> append(std::string key, std::string data) = 0;
 
   // Waits until every key exists; values in the order of the keys.
-  virtual Task<Result<std::vector<std::string>>> multi_get(std::vector<std::string> keys, TimePoint deadline) = 0;
+  virtual Task<Result<std::vector<std::string>>> multi_get(std::vector<std::string> keys,
+                                                           TimePoint deadline) = 0;
   virtual Task<Result<>> multi_set(std::vector<KeyValue> pairs) = 0;
 
-  // Queues are first-in first-out and have names of their own: a key and a queue of one name do not meet.
+  // Queues are first-in first-out and have names of their own: a key and a queue of one name do not
+  // meet.
   virtual Task<Result<>> queue_push(std::string queue, std::string item) = 0;
   // Waits until there is an item; each item goes to exactly one caller.
   virtual Task<Result<std::string>> queue_pop(std::string queue, TimePoint deadline) = 0;
@@ -108,11 +116,13 @@ class Store {
   // Sorted.
   virtual Task<Result<std::vector<std::string>>> list_keys(std::string prefix) = 0;
 
-  // Waits until `member_count` callers have come to the barrier `key`. For one use: later callers pass at once.
-  virtual Task<Result<>> barrier(std::string key, std::int64_t member_count, TimePoint deadline) = 0;
+  // Waits until `member_count` callers have come to the barrier `key`. For one use: later callers
+  // pass at once.
+  virtual Task<Result<>> barrier(std::string key, std::int64_t member_count,
+                                 TimePoint deadline) = 0;
 
-  // Begins with the present state, then reports every change, in order. A prefix watch reports every key that
-  // starts with `key`.
+  // Begins with the present state, then reports every change, in order. A prefix watch reports
+  // every key that starts with `key`.
   enum class WatchScope { Key, Prefix };
   virtual Task<Result<std::unique_ptr<Watch>>> watch(std::string key, WatchScope scope) = 0;
 };

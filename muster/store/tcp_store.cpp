@@ -6,8 +6,8 @@
 
 namespace muster::store {
 
-Task<Result<std::unique_ptr<TcpStore>>> connect_tcp_store(Loop& loop, net::Transport& transport, Random& random,
-                                                          TcpStoreOptions options) {
+Task<Result<std::unique_ptr<TcpStore>>> connect_tcp_store(Loop& loop, net::Transport& transport,
+                                                          Random& random, TcpStoreOptions options) {
   ClientContext context{loop, transport, random, std::move(options)};
   const TimePoint deadline = after(loop.now(), context.options.connect_timeout);
   auto opened = co_await open_connection(context, deadline);

@@ -1,19 +1,15 @@
-// TcpStore: a store on a server, over the network. The server may be Muster's, or one hosted by a PyTorch process of any
-// supported version; which it is, the client finds out without harm to the server or its other clients.
+// TcpStore: a store on a server, over the network. The server may be Muster's, or one hosted by a
+// PyTorch process of any supported version; which it is, the client finds out without harm to the
+// server or its other clients.
 //
-// A Muster server is spoken to with the extension: many requests under way on one connection, changes pushed. A PyTorch
-// server gets what its version knows; what it lacks is emulated (append, multi-operations, watch) or refused with
-// Unimplemented (queues on servers before 2.8).
+// A Muster server is spoken to with the extension: many requests under way on one connection,
+// changes pushed. A PyTorch server gets what its version knows; what it lacks is emulated (append,
+// multi-operations, watch) or refused with Unimplemented (queues on servers before 2.8).
 //
-// Lost connections are opened again with back-off. Reads and waits are repeated by themselves. A write that had been sent
-// when the connection broke is not, since it may have taken effect: it fails with Closed and a text that says so.
+// Lost connections are opened again with back-off. Reads and waits are repeated by themselves. A
+// write that had been sent when the connection broke is not, since it may have taken effect: it
+// fails with Closed and a text that says so.
 #pragma once
-
-#include <cstdint>
-#include <memory>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "muster/base/loop.h"
 #include "muster/base/random.h"
@@ -21,19 +17,26 @@
 #include "muster/store/store.h"
 #include "muster/wire/store_protocol.h"
 
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
 namespace muster::store {
 
 struct TcpStoreOptions {
   net::Endpoint endpoint;
   // Of a Muster server; empty for the one its port belongs to.
   std::string namespace_name;
-  // How long to try to reach the server, at first and after each loss, before operations fail with Unavailable.
+  // How long to try to reach the server, at first and after each loss, before operations fail with
+  // Unavailable.
   Duration connect_timeout = std::chrono::seconds(300);
   // How long an operation that does not wait for anybody may take.
   Duration reply_timeout = std::chrono::seconds(60);
   BackoffOptions backoff;
-  // Counts this client in as a worker, once, as PyTorch's clients do: a PyTorch process that hosts a store may wait for
-  // that.
+  // Counts this client in as a worker, once, as PyTorch's clients do: a PyTorch process that hosts
+  // a store may wait for that.
   bool count_as_worker = false;
 };
 
@@ -41,7 +44,8 @@ class TcpStore : public Store {
  public:
   // What the server speaks: Extension is Muster's own.
   virtual wire::Dialect dialect() const = 0;
-  // Adds one to the worker count that PyTorch's store hosts wait for (TcpStoreOptions::count_as_worker).
+  // Adds one to the worker count that PyTorch's store hosts wait for
+  // (TcpStoreOptions::count_as_worker).
   virtual Task<Result<>> count_as_worker() = 0;
   // Asks the server for a sign of life.
   virtual Task<Result<>> ping() = 0;
@@ -52,7 +56,7 @@ class TcpStore : public Store {
 };
 
 // Requires: `loop`, `transport` (on that loop) and `random` outlive the store.
-Task<Result<std::unique_ptr<TcpStore>>> connect_tcp_store(Loop& loop, net::Transport& transport, Random& random,
-                                                          TcpStoreOptions options);
+Task<Result<std::unique_ptr<TcpStore>>> connect_tcp_store(Loop& loop, net::Transport& transport,
+                                                          Random& random, TcpStoreOptions options);
 
 }  // namespace muster::store

@@ -1,7 +1,7 @@
 // Reader and Writer: integers and strings to bytes and back. Little-endian everywhere.
 //
-// A Reader never reads past its input: the first read that would sets `failed()`, and everything read from then on is
-// zero or empty. So a decoder reads all its fields and asks once at the end.
+// A Reader never reads past its input: the first read that would sets `failed()`, and everything
+// read from then on is zero or empty. So a decoder reads all its fields and asks once at the end.
 #pragma once
 
 #include <bit>
@@ -14,11 +14,12 @@
 
 namespace muster::wire {
 
-static_assert(std::endian::native == std::endian::little, "the store protocol has no other byte order");
+static_assert(std::endian::native == std::endian::little,
+              "the store protocol has no other byte order");
 
 template <typename T>
-concept WireInteger = std::same_as<T, std::uint8_t> || std::same_as<T, std::uint32_t> || std::same_as<T, std::uint64_t> ||
-                      std::same_as<T, std::int64_t>;
+concept WireInteger = std::same_as<T, std::uint8_t> || std::same_as<T, std::uint32_t> ||
+    std::same_as<T, std::uint64_t> || std::same_as<T, std::int64_t>;
 
 // The integer at the beginning of `bytes`. Requires: there are that many.
 template <WireInteger T>

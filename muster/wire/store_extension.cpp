@@ -1,9 +1,9 @@
 #include "muster/wire/store_extension.h"
 
-#include <fmt/format.h>
-
 #include "muster/base/assert.h"
 #include "muster/wire/codec.h"
+
+#include <fmt/format.h>
 
 namespace muster::wire {
 namespace {
@@ -69,7 +69,8 @@ std::optional<Error> error_of(const Reply& reply) {
   if (reply.status < kStatusErrorBase) return std::nullopt;
   const int kind = reply.status - kStatusErrorBase;
   Error error;
-  error.kind = kind <= static_cast<int>(ErrorKind::Cancelled) ? static_cast<ErrorKind>(kind) : ErrorKind::Invalid;
+  error.kind = kind <= static_cast<int>(ErrorKind::Cancelled) ? static_cast<ErrorKind>(kind)
+                                                              : ErrorKind::Invalid;
   error.message = reply.body;
   return error;
 }
@@ -111,7 +112,8 @@ void encode_request(const Request& request, std::string& out) {
   put_size(start, out);
 }
 
-bool decode_request(std::string_view frame, const Limits& limits, Request& request, std::string& reason) {
+bool decode_request(std::string_view frame, const Limits& limits, Request& request,
+                    std::string& reason) {
   Reader reader(frame.substr(sizeof(std::uint32_t)));
   request.id = reader.integer<std::uint32_t>();
   const auto opcode = reader.integer<std::uint8_t>();
@@ -151,7 +153,8 @@ bool decode_request(std::string_view frame, const Limits& limits, Request& reque
     }
   }
   if (within_limits && reader.finished()) return true;
-  reason = fmt::format("a malformed {} frame of {} bytes, or one over the limits", name_of(request.operation), frame.size());
+  reason = fmt::format("a malformed {} frame of {} bytes, or one over the limits",
+                       name_of(request.operation), frame.size());
   return false;
 }
 
@@ -166,12 +169,14 @@ std::size_t begin_reply(std::uint32_t id, std::uint8_t status, std::string& out)
 void end_reply(std::size_t start, std::string& out) { put_size(start, out); }
 
 void encode_error(std::uint32_t id, ErrorKind kind, std::string_view message, std::string& out) {
-  const std::size_t start = begin_reply(id, static_cast<std::uint8_t>(kStatusErrorBase + static_cast<int>(kind)), out);
+  const std::size_t start =
+      begin_reply(id, static_cast<std::uint8_t>(kStatusErrorBase + static_cast<int>(kind)), out);
   out.append(message);
   end_reply(start, out);
 }
 
-std::optional<std::size_t> decode_reply(std::string_view input, std::size_t size_max, Reply& reply) {
+std::optional<std::size_t> decode_reply(std::string_view input, std::size_t size_max,
+                                        Reply& reply) {
   if (input.size() < sizeof(std::uint32_t)) return 0;
   const auto size = load<std::uint32_t>(input.data());
   if (size < kFrameHeaderBytes - sizeof(std::uint32_t) || size > size_max) return std::nullopt;

@@ -1,16 +1,22 @@
-// Muster's extension of the store protocol: frames with request ids, so that many requests are under way on one
-// connection, waits do not hold up what comes behind them, and the server can push changes.
+// Muster's extension of the store protocol: frames with request ids, so that many requests are
+// under way on one connection, waits do not hold up what comes behind them, and the server can push
+// changes.
 //
-// A client asks with CHECK for `kExtensionKey` whether the server has it, then sends UPGRADE (version, namespace). The
-// server answers with the version it chose as u32, and from then on both sides send frames:
+// A client asks with CHECK for `kExtensionKey` whether the server has it, then sends UPGRADE
+// (version, namespace). The server answers with the version it chose as u32, and from then on both
+// sides send frames:
 //
 //   request: u32 size of what follows, u32 id, u8 opcode, body
 //   reply:   u32 size of what follows, u32 id, u8 status, body
 //
-// Every request but CANCEL gets exactly one final reply with its id; a watch gets an Ok, then Change replies, then a final
-// error when it ends. Strings are a u32 length and the bytes; lists a u32 count and the elements. An operation the server
-// does not know is refused with Unimplemented, and the connection goes on.
+// Every request but CANCEL gets exactly one final reply with its id; a watch gets an Ok, then
+// Change replies, then a final error when it ends. Strings are a u32 length and the bytes; lists a
+// u32 count and the elements. An operation the server does not know is refused with Unimplemented,
+// and the connection goes on.
 #pragma once
+
+#include "muster/base/error.h"
+#include "muster/wire/store_protocol.h"
 
 #include <cstddef>
 #include <cstdint>
@@ -18,9 +24,6 @@
 #include <string>
 #include <string_view>
 #include <vector>
-
-#include "muster/base/error.h"
-#include "muster/wire/store_protocol.h"
 
 namespace muster::wire {
 
@@ -41,17 +44,19 @@ struct Reply {
 std::optional<Error> error_of(const Reply& reply);
 
 void encode_request(const Request& request, std::string& out);
-// False if the frame is not well formed: `reason` says why and the connection must be closed. A frame with an opcode
-// nobody knows is well formed: `request.operation` is Upgrade, which no frame can otherwise hold.
-bool decode_request(std::string_view frame, const Limits& limits, Request& request, std::string& reason);
+// False if the frame is not well formed: `reason` says why and the connection must be closed. A
+// frame with an opcode nobody knows is well formed: `request.operation` is Upgrade, which no frame
+// can otherwise hold.
+bool decode_request(std::string_view frame, const Limits& limits, Request& request,
+                    std::string& reason);
 
 // Begins a reply whose body is written behind it; `end_reply` fills in the size.
 std::size_t begin_reply(std::uint32_t id, std::uint8_t status, std::string& out);
 void end_reply(std::size_t start, std::string& out);
 void encode_error(std::uint32_t id, ErrorKind kind, std::string_view message, std::string& out);
 
-// Finds the reply at the beginning of `input`: its size in bytes, 0 if it is not complete, nothing if it is malformed or
-// larger than `size_max`.
+// Finds the reply at the beginning of `input`: its size in bytes, 0 if it is not complete, nothing
+// if it is malformed or larger than `size_max`.
 std::optional<std::size_t> decode_reply(std::string_view input, std::size_t size_max, Reply& reply);
 
 }  // namespace muster::wire

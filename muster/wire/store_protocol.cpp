@@ -1,19 +1,20 @@
 #include "muster/wire/store_protocol.h"
 
-#include <fmt/format.h>
-
-#include <array>
-
 #include "muster/base/assert.h"
 #include "muster/wire/codec.h"
 #include "muster/wire/store_extension.h"
+
+#include <fmt/format.h>
+
+#include <array>
 
 namespace muster::wire {
 namespace {
 
 constexpr std::uint8_t kNone = 0xff;
 
-// The body of a request, one letter a part: k key, v value, n i64, u u32, K list of keys, P list of key-value pairs.
+// The body of a request, one letter a part: k key, v value, n i64, u u32, K list of keys, P list of
+// key-value pairs.
 struct Row {
   Operation operation;
   std::string_view name;
@@ -84,7 +85,8 @@ constexpr std::array<std::uint8_t, 256> index_by_opcode(Dialect dialect) {
   return index;
 }
 constexpr std::array<std::array<std::uint8_t, 256>, 3> kByOpcode = {
-    index_by_opcode(Dialect::Legacy), index_by_opcode(Dialect::Modern), index_by_opcode(Dialect::Extension)};
+    index_by_opcode(Dialect::Legacy), index_by_opcode(Dialect::Modern),
+    index_by_opcode(Dialect::Extension)};
 
 // More than this many fields are not kept for the next request of the connection.
 constexpr std::size_t kFieldsKept = 64;
@@ -150,7 +152,8 @@ void encode(const Request& request, Dialect dialect, std::string& out) {
   }
 }
 
-RequestParser::Status RequestParser::next(std::string_view input, Request& request, std::size_t& consumed) {
+RequestParser::Status RequestParser::next(std::string_view input, Request& request,
+                                          std::size_t& consumed) {
   consumed = 0;
   std::size_t handshake_bytes = 0;
   if (dialect_ == Dialect::Undecided) {
@@ -182,7 +185,8 @@ RequestParser::Status RequestParser::decide(std::string_view input) {
     return Status::Complete;
   }
   if (input.size() < 1 + sizeof kValidateMagic) return Status::Incomplete;
-  dialect_ = load<std::uint32_t>(input.data() + 1) == kValidateMagic ? Dialect::Modern : Dialect::Legacy;
+  dialect_ =
+      load<std::uint32_t>(input.data() + 1) == kValidateMagic ? Dialect::Modern : Dialect::Legacy;
   return Status::Complete;
 }
 
@@ -194,7 +198,9 @@ RequestParser::Status RequestParser::scan(std::string_view input) {
     if (input.empty()) return Status::Incomplete;
     const auto opcode = static_cast<std::uint8_t>(input[0]);
     const auto operation = operation_of(opcode, dialect_);
-    if (!operation) return broken(fmt::format("unknown opcode 0x{:02x} in the {} dialect", opcode, name_of(dialect_)));
+    if (!operation)
+      return broken(
+          fmt::format("unknown opcode 0x{:02x} in the {} dialect", opcode, name_of(dialect_)));
     operation_ = *operation;
     position_ = 1;
     step_ = 0;
@@ -204,7 +210,8 @@ RequestParser::Status RequestParser::scan(std::string_view input) {
   while (blobs_left_ > 0 || step_ < shape.size()) {
     if (blobs_left_ > 0) {
       const bool is_value = shape[step_ - 1] == 'P' && blobs_left_ % 2 == 1;
-      const Status blob = is_value ? scan_blob(input, value_max, "value") : scan_blob(input, key_max, "key");
+      const Status blob =
+          is_value ? scan_blob(input, value_max, "value") : scan_blob(input, key_max, "key");
       if (blob != Status::Complete) return blob;
       --blobs_left_;
       continue;
@@ -212,7 +219,8 @@ RequestParser::Status RequestParser::scan(std::string_view input) {
     const char part = shape[step_];
     const std::size_t bytes_here = input.size() - position_;
     if (part == 'k' || part == 'v') {
-      const Status blob = part == 'k' ? scan_blob(input, key_max, "key") : scan_blob(input, value_max, "value");
+      const Status blob =
+          part == 'k' ? scan_blob(input, key_max, "key") : scan_blob(input, value_max, "value");
       if (blob != Status::Complete) return blob;
     } else if (part == 'u') {
       if (bytes_here < sizeof(std::uint32_t)) return Status::Incomplete;
@@ -224,8 +232,8 @@ RequestParser::Status RequestParser::scan(std::string_view input) {
       if (part != 'n') {
         const auto count = static_cast<std::uint64_t>(number_);
         if (count > limits_.key_count) {
-          return broken(fmt::format("{} of {} keys, more than the limit of {}", row(operation_).name, count,
-                                    limits_.key_count));
+          return broken(fmt::format("{} of {} keys, more than the limit of {}",
+                                    row(operation_).name, count, limits_.key_count));
         }
         blobs_left_ = part == 'P' ? 2 * count : count;
       }
@@ -236,12 +244,13 @@ RequestParser::Status RequestParser::scan(std::string_view input) {
   return Status::Complete;
 }
 
-RequestParser::Status RequestParser::scan_blob(std::string_view input, std::size_t limit, std::string_view what) {
+RequestParser::Status RequestParser::scan_blob(std::string_view input, std::size_t limit,
+                                               std::string_view what) {
   if (input.size() - position_ < sizeof(std::uint64_t)) return Status::Incomplete;
   const auto size = load<std::uint64_t>(input.data() + position_);
   if (size > limit) {
-    return broken(
-        fmt::format("{} with a {} of {} bytes, more than the limit of {}", row(operation_).name, what, size, limit));
+    return broken(fmt::format("{} with a {} of {} bytes, more than the limit of {}",
+                              row(operation_).name, what, size, limit));
   }
   const std::size_t start = position_ + sizeof(std::uint64_t);
   if (input.size() - start < size) return Status::Incomplete;
@@ -260,10 +269,13 @@ void RequestParser::fill(std::string_view input, Request& request) {
   request.number = number_;
   request.keys.clear();
   request.values.clear();
-  const auto view = [&](std::size_t index) { return input.substr(fields_[index].offset, fields_[index].size); };
+  const auto view = [&](std::size_t index) {
+    return input.substr(fields_[index].offset, fields_[index].size);
+  };
   const std::string_view shape = row(operation_).shape;
   if (shape == "K") {
-    for (std::size_t index = 0; index < fields_.size(); ++index) request.keys.push_back(view(index));
+    for (std::size_t index = 0; index < fields_.size(); ++index)
+      request.keys.push_back(view(index));
     return;
   }
   if (shape == "P") {
@@ -278,12 +290,15 @@ void RequestParser::fill(std::string_view input, Request& request) {
   if (fields_.size() > 2) request.desired = view(2);
 }
 
-RequestParser::Status RequestParser::next_frame(std::string_view input, Request& request, std::size_t& consumed) {
+RequestParser::Status RequestParser::next_frame(std::string_view input, Request& request,
+                                                std::size_t& consumed) {
   if (input.size() < sizeof(std::uint32_t)) return Status::Incomplete;
   const auto size = load<std::uint32_t>(input.data());
-  if (size < kFrameHeaderBytes - sizeof(std::uint32_t)) return broken("a frame shorter than its header");
+  if (size < kFrameHeaderBytes - sizeof(std::uint32_t))
+    return broken("a frame shorter than its header");
   if (size > limits_.frame_bytes) {
-    return broken(fmt::format("a frame of {} bytes, more than the limit of {}", size, limits_.frame_bytes));
+    return broken(
+        fmt::format("a frame of {} bytes, more than the limit of {}", size, limits_.frame_bytes));
   }
   if (input.size() - sizeof(std::uint32_t) < size) return Status::Incomplete;
   consumed = sizeof(std::uint32_t) + size;

@@ -1,10 +1,13 @@
-// The store's wire protocol: operations, their numbers in each dialect, and the limits of a request.
+// The store's wire protocol: operations, their numbers in each dialect, and the limits of a
+// request.
 //
 //   Legacy     PyTorch 1.x and 2.0
 //   Modern     PyTorch 2.2 and later; begins with VALIDATE
-//   Extension  Muster's own: begins as Modern, then UPGRADE; framed, with request ids (store_extension.h)
+//   Extension  Muster's own: begins as Modern, then UPGRADE; framed, with request ids
+//   (store_extension.h)
 //
-// All opcode numbers come from the one list in store_protocol.cpp. docs/store-protocol.md describes the bytes.
+// All opcode numbers come from the one list in store_protocol.cpp. docs/store-protocol.md describes
+// the bytes.
 #pragma once
 
 #include <cstddef>
@@ -54,13 +57,14 @@ std::optional<Operation> operation_of(std::uint8_t opcode, Dialect dialect);
 
 // What PyTorch 2.2+ clients send first, with opcode 0x00; never answered.
 inline constexpr std::uint32_t kValidateMagic = 0x3C85F7CE;
-// The first bytes of a client that does not know the server: VALIDATE and four times GETNUMKEYS, in one write. To an
-// older server they are one SET with a key of an impossible length, which it refuses without harm to others.
+// The first bytes of a client that does not know the server: VALIDATE and four times GETNUMKEYS, in
+// one write. To an older server they are one SET with a key of an impossible length, which it
+// refuses without harm to others.
 inline constexpr std::string_view kProbe("\x00\xCE\xF7\x85\x3C\x07\x07\x07\x07", 9);
 inline constexpr std::size_t kProbeReplyBytes = 4 * sizeof(std::int64_t);
 
-// A Muster server says that such a key exists (to CHECK in the Modern dialect) if it speaks version N of the extension.
-// PyTorch's keys begin with "/", so no user can have it.
+// A Muster server says that such a key exists (to CHECK in the Modern dialect) if it speaks version
+// N of the extension. PyTorch's keys begin with "/", so no user can have it.
 inline constexpr std::string_view kExtensionKey = "muster/extension/1";
 inline constexpr std::uint32_t kExtensionVersion = 1;
 
@@ -71,8 +75,8 @@ enum class CheckReply : std::uint8_t { Ready = 0, NotReady = 1 };
 enum class WaitReply : std::uint8_t { StopWaiting = 0, WaitCanceled = 1 };
 enum class WatchMessage : std::uint8_t { Updated = 0, Created = 1, Deleted = 2, Registered = 3 };
 
-// What a server accepts. The defaults are what PyTorch's libuv server accepts; its older servers have no limits at all,
-// which is why Legacy connections get more.
+// What a server accepts. The defaults are what PyTorch's libuv server accepts; its older servers
+// have no limits at all, which is why Legacy connections get more.
 struct Limits {
   std::size_t key_bytes = 8192;
   std::size_t value_bytes = std::size_t{8} << 20U;
@@ -85,12 +89,13 @@ struct Limits {
 // One request, in any dialect. The views point into the bytes it was parsed from.
 struct Request {
   Operation operation = Operation::Ping;
-  std::uint32_t id = 0;        // the extension's
-  bool blocking = false;       // the extension's Get, MultiGet and QueuePop wait on the server if set
-  std::string_view key;        // or queue, prefix, namespace
-  std::string_view value;      // or data, item, expected
-  std::string_view desired;    // CompareSet
-  std::int64_t number = 0;     // Add's delta, Barrier's member count, Ping's nonce, CancelWait's target, Upgrade's version
+  std::uint32_t id = 0;      // the extension's
+  bool blocking = false;     // the extension's Get, MultiGet and QueuePop wait on the server if set
+  std::string_view key;      // or queue, prefix, namespace
+  std::string_view value;    // or data, item, expected
+  std::string_view desired;  // CompareSet
+  std::int64_t number = 0;   // Add's delta, Barrier's member count, Ping's nonce, CancelWait's
+                             // target, Upgrade's version
   std::vector<std::string_view> keys;
   std::vector<std::string_view> values;  // MultiSet: the values that go with `keys`
 };
@@ -101,8 +106,9 @@ void encode(const Request& request, Dialect dialect, std::string& out);
 
 // Finds requests in the bytes of one connection. Pure; owned by the connection.
 //
-// Bytes may come in any pieces: `next` is called with everything from the beginning of the current request, and goes on
-// where it stopped, so that a long request is looked at once, however slowly it comes.
+// Bytes may come in any pieces: `next` is called with everything from the beginning of the current
+// request, and goes on where it stopped, so that a long request is looked at once, however slowly
+// it comes.
 class RequestParser {
  public:
   enum class Status { Complete, Incomplete, Broken };
@@ -110,8 +116,9 @@ class RequestParser {
   // Requires: `limits` outlives the parser.
   explicit RequestParser(const Limits& limits) : limits_(limits) {}
 
-  // Complete: `request` is filled. Broken: `reason()` says why; the connection must be closed. `consumed` says how many
-  // bytes are done with: the request's, and those of the Modern handshake, which may be consumed without a request.
+  // Complete: `request` is filled. Broken: `reason()` says why; the connection must be closed.
+  // `consumed` says how many bytes are done with: the request's, and those of the Modern handshake,
+  // which may be consumed without a request.
   Status next(std::string_view input, Request& request, std::size_t& consumed);
 
   Dialect dialect() const { return dialect_; }
@@ -137,7 +144,7 @@ class RequestParser {
   // Where the scan of the current request stands. `position_` 0: at its beginning.
   std::size_t position_ = 0;
   Operation operation_ = Operation::Ping;
-  std::size_t step_ = 0;       // in the operation's shape
+  std::size_t step_ = 0;        // in the operation's shape
   std::size_t blobs_left_ = 0;  // of the list that is being read
   std::int64_t number_ = 0;
   std::vector<Field> fields_;

@@ -360,9 +360,9 @@ TEST(ServerLimits, RefuseAWriterWhenTheMemoryIsUsedUpAndServeTheOthers) {
 
   // A client of the extension is told, and stays.
   RawClient extension(server.port(), Dialect::Extension);
-  const std::string reply = extension.ask(
-      request_bytes(Dialect::Extension, Operation::Set, "/more", std::string(value.size(), 'm')),
-      wire::kFrameHeaderBytes);
+  const std::string reply = extension.ask(request_bytes(Dialect::Extension, Operation::Set, "/more",
+                                                        std::string(3 * value.size(), 'm')),
+                                          wire::kFrameHeaderBytes);
   ASSERT_EQ(reply.size(), wire::kFrameHeaderBytes);
   EXPECT_EQ(static_cast<std::uint8_t>(reply.back()),
             wire::kStatusErrorBase + static_cast<std::uint8_t>(ErrorKind::Unavailable));
