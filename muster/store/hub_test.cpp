@@ -24,7 +24,7 @@ using wire::put_string;
 
 constexpr Dialect kPyTorchDialects[] = {Dialect::Legacy, Dialect::Modern};
 
-// --- What is expected on the wire --------------------------------------------------------------------
+// --- What is expected on the wire ----------------------------------------------------------------
 
 const std::string kStopWaiting("\0", 1);
 const std::string kWaitCanceled("\x01", 1);
@@ -87,7 +87,7 @@ std::optional<ErrorKind> refusal(std::string_view output, std::uint32_t id) {
   return error->kind;
 }
 
-// --- A client ------------------------------------------------------------------------------------------
+// --- A client ------------------------------------------------------------------------------------
 
 // A peer that speaks one dialect, with the handshake behind it.
 class Client {
@@ -151,7 +151,7 @@ class Namespaces : public HubTest {};
 class Memory : public ::testing::Test {};
 class Output : public ::testing::Test {};
 
-// --- Connections ---------------------------------------------------------------------------------------
+// --- Connections ---------------------------------------------------------------------------------
 
 TEST_F(Sessions, StayOpenWhileNothingHasCome) {
   Peer silent(hub);
@@ -341,7 +341,7 @@ TEST_F(Sessions, SayThatOthersHaveOutput) {
   EXPECT_EQ(watcher.peer().told_of_output(), 1);
 }
 
-// --- Writes ----------------------------------------------------------------------------------------------
+// --- Writes --------------------------------------------------------------------------------------
 
 TEST_F(Writes, AreNotAcknowledgedInTheDialectsOfPyTorch) {
   Client legacy(hub, Dialect::Legacy);
@@ -438,7 +438,7 @@ TEST_F(Writes, AreListedSortedAndWithoutQueues) {
   EXPECT_EQ(client.ask(num_keys()), number(3));
 }
 
-// --- Counters --------------------------------------------------------------------------------------------
+// --- Counters ------------------------------------------------------------------------------------
 
 TEST_F(Counters, BeginAtZeroAndAreStoredAsText) {
   Client client(hub, Dialect::Modern);
@@ -499,7 +499,7 @@ TEST_F(Counters, RefuseInTheExtensionWithoutClosing) {
   EXPECT_EQ(client.ask(with_id(4, get("k"))), ok(4, item("text")));
 }
 
-// --- Waiting -----------------------------------------------------------------------------------------------
+// --- Waiting -------------------------------------------------------------------------------------
 
 TEST_F(Waits, EndAtOnceWhenEveryKeyIsThere) {
   for (const Dialect dialect : kPyTorchDialects) {
@@ -601,8 +601,9 @@ TEST_F(Waits, AreReplacedAlsoByAWaitThatEndsAtOnce) {
 
 TEST_F(LegacyWaits, AreDroppedSilentlyByTheNextRequestWhateverItIs) {
   const std::vector<Request> requests = {
-      set("x", "1"),  compare_set("x", "", "1"), get("x"),         add("n", 1),    check({"x"}),
-      wait({"other"}), num_keys(),                watch_key("other"), delete_key("x")};
+      set("x", "1"),  compare_set("x", "", "1"), get("x"),   add("n", 1),
+      check({"x"}),   wait({"other"}),           num_keys(), watch_key("other"),
+      delete_key("x")};
   for (const Request& request : requests) {
     Client waiter(hub, Dialect::Legacy);
     waiter.tell(wait({"never"}));
@@ -670,7 +671,7 @@ TEST_F(ModernWaits, ThatEndWhileTheyAreCancelledAreAnsweredTwice) {
   EXPECT_EQ(client.ask(num_keys()), number(1));
 }
 
-// --- Barriers ----------------------------------------------------------------------------------------------
+// --- Barriers ------------------------------------------------------------------------------------
 
 TEST_F(Barriers, ReleaseEveryoneWhenTheLastComes) {
   Client first(hub, Dialect::Modern);
@@ -735,7 +736,7 @@ TEST_F(Barriers, KeepTheCountOfThoseWhoGaveUp) {
   EXPECT_EQ(client.read(), kNothing);
 }
 
-// --- Queues ------------------------------------------------------------------------------------------------
+// --- Queues --------------------------------------------------------------------------------------
 
 TEST_F(Queues, GiveTheirItemsInOrderAndTellTheLengthBefore) {
   Client client(hub, Dialect::Modern);
@@ -878,7 +879,7 @@ TEST_F(Queues, WakeAWaiterThatAlsoNeedsAKeyOnlyWhenBothAreThere) {
   EXPECT_EQ(waiter.ask(queue_pop("q")), number(1) + blob("item"));
 }
 
-// --- Watching, Legacy ----------------------------------------------------------------------------------------
+// --- Watching, Legacy ----------------------------------------------------------------------------
 
 TEST_F(LegacyWatches, ReportEveryWriteAndDeletion) {
   using wire::WatchMessage;
@@ -927,7 +928,7 @@ TEST(LegacyWatch, OverTheLimitEndsTheConnection) {
   EXPECT_TRUE(client.closed());
 }
 
-// --- The extension -------------------------------------------------------------------------------------------
+// --- The extension -------------------------------------------------------------------------------
 
 TEST_F(Extension, IsAnnouncedByAKeyThatIsNotThere) {
   Client client(hub, Dialect::Modern);
@@ -1026,7 +1027,7 @@ TEST_F(Extension, ClosesAtAMalformedFrame) {
   EXPECT_EQ(client.read(), kNothing);
 }
 
-// --- The extension: waiting ------------------------------------------------------------------------------------
+// --- The extension: waiting ----------------------------------------------------------------------
 
 TEST_F(ExtensionWaits, GiveWhatIsThereAtOnce) {
   Client client(hub, Dialect::Extension);
@@ -1205,7 +1206,7 @@ TEST(ExtensionWait, OverTheLimitIsRefusedAndCountsForNothing) {
   EXPECT_EQ(client.read(), ok(2, item("v")) + ok(6));
 }
 
-// --- The extension: watching -----------------------------------------------------------------------------------
+// --- The extension: watching ---------------------------------------------------------------------
 
 TEST_F(ExtensionWatches, OfAKeyBeginWithItsStateAndReportEveryChangeInOrder) {
   using Kind = Change::Kind;
@@ -1217,9 +1218,9 @@ TEST_F(ExtensionWatches, OfAKeyBeginWithItsStateAndReportEveryChangeInOrder) {
   writer.tell(set("kk", "not this one"));
   writer.ask(delete_key("k"));
   writer.tell(set("k", "2"));
-  EXPECT_EQ(watcher.read(), change(7, Kind::Created, "k", "1") + change(7, Kind::Updated, "k", "1") +
-                                change(7, Kind::Deleted, "k", "") +
-                                change(7, Kind::Created, "k", "2"));
+  EXPECT_EQ(watcher.read(),
+            change(7, Kind::Created, "k", "1") + change(7, Kind::Updated, "k", "1") +
+                change(7, Kind::Deleted, "k", "") + change(7, Kind::Created, "k", "2"));
   Client late(hub, Dialect::Extension);
   EXPECT_EQ(late.ask(with_id(8, watch_key("k"))), ok(8) + change(8, Kind::Present, "k", "2"));
 }
@@ -1246,9 +1247,9 @@ TEST_F(ExtensionWatches, OfTheSameKeyAreToldOnceEach) {
   watcher.ask(with_id(1, watch_key("k")));
   watcher.ask(with_id(2, watch_key("k")));
   watcher.ask(with_id(3, watch_prefix("")));
-  EXPECT_EQ(watcher.ask(with_id(4, set("k", "v"))),
-            ok(4) + change(1, Kind::Created, "k", "v") + change(2, Kind::Created, "k", "v") +
-                change(3, Kind::Created, "k", "v"));
+  EXPECT_EQ(watcher.ask(with_id(4, set("k", "v"))), ok(4) + change(1, Kind::Created, "k", "v") +
+                                                        change(2, Kind::Created, "k", "v") +
+                                                        change(3, Kind::Created, "k", "v"));
 }
 
 TEST_F(ExtensionWatches, EndWhenTheyAreCancelled) {
@@ -1280,10 +1281,11 @@ TEST(ExtensionWatch, OverTheLimitIsRefused) {
   EXPECT_EQ(refusal(client.ask(with_id(3, watch_key("c"))), 3), ErrorKind::Unavailable);
   EXPECT_FALSE(client.closed());
   client.ask(cancel(2));
-  EXPECT_EQ(client.ask(with_id(3, watch_key("c"))), ok(3) + change(3, Change::Kind::Absent, "c", ""));
+  EXPECT_EQ(client.ask(with_id(3, watch_key("c"))),
+            ok(3) + change(3, Change::Kind::Absent, "c", ""));
 }
 
-// --- Namespaces ----------------------------------------------------------------------------------------------
+// --- Namespaces ----------------------------------------------------------------------------------
 
 TEST_F(Namespaces, DoNotSeeOneAnother) {
   Client outside(hub, Dialect::Extension);
@@ -1408,7 +1410,7 @@ TEST_F(Namespaces, AreLeftWithTheMemoryCounted) {
   EXPECT_EQ(hub.memory_bytes(), 0U);
 }
 
-// --- Memory --------------------------------------------------------------------------------------------------
+// --- Memory --------------------------------------------------------------------------------------
 
 constexpr std::size_t kEntry = Table::kEntryOverheadBytes;
 
@@ -1459,8 +1461,9 @@ TEST_F(Memory, TakesAWriteAtTheLimitAndRefusesOneByteMore) {
 
 TEST_F(Memory, ThatIsFullClosesAPyTorchClientThatWrites) {
   const std::vector<Request> writes = {
-      set("x", "1"),       append("x", "1"), multi_set({{"x", "1"}}), add("x", 1),
-      compare_set("x", "", "1"), queue_push("x", "1"), barrier("x", 1)};
+      set("x", "1"),  append("x", "1"),          multi_set({{"x", "1"}}),
+      add("x", 1),    compare_set("x", "", "1"), queue_push("x", "1"),
+      barrier("x", 1)};
   for (const Request& write : writes) {
     Hub hub(memory_for(kEntry + 10));
     Client client(hub, Dialect::Modern);
@@ -1475,8 +1478,9 @@ TEST_F(Memory, ThatIsFullClosesAPyTorchClientThatWrites) {
 
 TEST_F(Memory, ThatIsFullRefusesAMusterClientThatWritesAndServesItsReads) {
   const std::vector<Request> writes = {
-      set("x", "1"),       append("x", "1"), multi_set({{"x", "1"}}), add("x", 1),
-      compare_set("x", "", "1"), queue_push("x", "1"), barrier("x", 1)};
+      set("x", "1"),  append("x", "1"),          multi_set({{"x", "1"}}),
+      add("x", 1),    compare_set("x", "", "1"), queue_push("x", "1"),
+      barrier("x", 1)};
   Hub hub(memory_for(kEntry + 10));
   Client client(hub, Dialect::Extension);
   EXPECT_EQ(client.ask(with_id(1, set("k", "123456789"))), ok(1));
@@ -1508,7 +1512,7 @@ TEST_F(Memory, CanBeUsedAgainAfterANamespaceWasDropped) {
   EXPECT_EQ(client.ask(with_id(2, set("k", "123456789"))), ok(2));
 }
 
-// --- Output --------------------------------------------------------------------------------------------------
+// --- Output --------------------------------------------------------------------------------------
 
 TEST_F(Output, AtItsHighMarkStopsTheServingUntilItIsRead) {
   HubOptions options;

@@ -104,7 +104,8 @@ TEST_P(PlainStore, WatchesAKeyByAsking) {
 }
 
 TEST_P(PlainStore, WatchesAPrefixByAskingIfTheServerCanListKeys) {
-  if (GetParam() == Dialect::Legacy) GTEST_SKIP() << "not applicable: PyTorch 1.13 cannot list keys";
+  if (GetParam() == Dialect::Legacy)
+    GTEST_SKIP() << "not applicable: PyTorch 1.13 cannot list keys";
   ASSERT_TRUE(await(writer->set("n/a", "1")));
   auto watch = await(store->watch("n/", Store::WatchScope::Prefix));
   ASSERT_TRUE(watch) << watch.error().message;

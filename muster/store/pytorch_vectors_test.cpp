@@ -6,7 +6,6 @@
 // anyone sends again. Every conversation is held three times: cut as noted, line by line, and byte
 // by byte.
 #include "muster/store/hub.h"
-
 #include "tests/fuzz/peer.h"
 
 #include <fmt/format.h>
@@ -115,7 +114,7 @@ void hold(std::string_view text) {
   }
 }
 
-// --- Captured from a client of PyTorch 2.11.0 ------------------------------------------------------
+// --- Captured from a client of PyTorch 2.11.0 ----------------------------------------------------
 
 TEST(PyTorch211, ShakesHandsAndSets) {
   hold(R"(
@@ -128,7 +127,7 @@ TEST(PyTorch211, ShakesHandsAndSets) {
   )");
 }
 
-// --- Captured from clients of PyTorch 1.13.1 ---------------------------------------------------------
+// --- Captured from clients of PyTorch 1.13.1 -----------------------------------------------------
 
 TEST(PyTorch113, CountsItselfInWhenItIsConstructed) {
   hold(R"(
@@ -310,7 +309,7 @@ TEST(PyTorch113, IsClosedAtAnOpcodeThatItsDialectDoesNotHaveAlsoAtFirst) {
   }
 }
 
-// --- Clients of PyTorch 2.2 to 2.13, from their source ------------------------------------------------
+// --- Clients of PyTorch 2.2 to 2.13, from their source -------------------------------------------
 
 TEST(PyTorch2, ShakesHandsWithoutAndWithAPing) {
   hold(R"(

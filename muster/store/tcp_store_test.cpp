@@ -400,7 +400,8 @@ TEST_P(EveryTcpStore, DoesNotTakeAQueueForAKey) {
 }
 
 TEST_P(EveryTcpStore, RefusesWhatTheServerDoesNotHave) {
-  if (GetParam() == Dialect::Extension) GTEST_SKIP() << "not applicable: a Muster server has everything";
+  if (GetParam() == Dialect::Extension)
+    GTEST_SKIP() << "not applicable: a Muster server has everything";
   expect_error(await(store->info()), ErrorKind::Unimplemented, "PyTorch");
   expect_error(await(store->drop_namespace("x")), ErrorKind::Unimplemented, "no namespaces");
   TcpStoreOptions options = default_options();

@@ -117,7 +117,7 @@ Status parse(const Limits& limits, const Request& request) {
   return parse(limits, bytes_of(request, Dialect::Extension));
 }
 
-// --- Requests --------------------------------------------------------------------------------------
+// --- Requests ------------------------------------------------------------------------------------
 
 TEST(StoreExtension, HasASampleOfEveryOperation) {
   const auto all = samples();
@@ -203,7 +203,7 @@ TEST(StoreExtension, ReadsEveryFlagButZeroAsBlocking) {
   }
 }
 
-// --- Malformed requests ------------------------------------------------------------------------------
+// --- Malformed requests --------------------------------------------------------------------------
 
 TEST(StoreExtension, RefusesABodyThatIsCutOffAnywhere) {
   for (const Request& sample : samples()) {
@@ -324,7 +324,7 @@ TEST(StoreExtension, LeavesNothingOfTheRequestBeforeInTheNextOne) {
   }
 }
 
-// --- Replies -----------------------------------------------------------------------------------------
+// --- Replies -------------------------------------------------------------------------------------
 
 std::string reply_bytes(std::uint32_t id, std::uint8_t status, std::string_view body) {
   std::string out;
@@ -363,8 +363,7 @@ TEST(StoreExtensionReply, IsNotThereUntilItsLastByteHasCome) {
   const std::string bytes = reply_bytes(1, kStatusOk, "body");
   Reply reply;
   for (std::size_t size = 0; size < bytes.size(); ++size) {
-    const std::vector<char> exact(bytes.begin(),
-                                  bytes.begin() + static_cast<std::ptrdiff_t>(size));
+    const std::vector<char> exact(bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(size));
     EXPECT_EQ(decode_reply({exact.data(), exact.size()}, 100, reply), 0U) << size;
   }
 }

@@ -68,22 +68,14 @@ std::vector<Request> samples(Dialect dialect) {
     return all;
   }
   const std::vector<Request> newer = {
-      append("/k", "po"),
-      append("/k", ""),
-      multi_get({}),
-      multi_get({"/a", "/b", "/c"}),
-      multi_set({}),
-      multi_set({{"/a", "1"}, {"/b", ""}, {"", long_value}}),
-      cancel_wait(),
-      ping(0),
-      ping(0xffffffff),
-      queue_push("/q", "xy"),
-      queue_pop("/q"),
-      queue_length("/q"),
-      list_keys(),
-      barrier("/b", 2),
-      barrier("/b", -2),
-      upgrade(1, ""),
+      append("/k", "po"), append("/k", ""),
+      multi_get({}),      multi_get({"/a", "/b", "/c"}),
+      multi_set({}),      multi_set({{"/a", "1"}, {"/b", ""}, {"", long_value}}),
+      cancel_wait(),      ping(0),
+      ping(0xffffffff),   queue_push("/q", "xy"),
+      queue_pop("/q"),    queue_length("/q"),
+      list_keys(),        barrier("/b", 2),
+      barrier("/b", -2),  upgrade(1, ""),
       upgrade(7, "ns"),
   };
   all.insert(all.end(), newer.begin(), newer.end());
@@ -133,7 +125,7 @@ std::vector<KeptRequest> expected_requests(Dialect dialect) {
   return expected;
 }
 
-// --- Numbers -----------------------------------------------------------------------------------
+// --- Numbers -------------------------------------------------------------------------------------
 
 TEST(StoreProtocol, NumbersTheOperationsAsPyTorchDoes) {
   struct Row {
@@ -142,17 +134,17 @@ TEST(StoreProtocol, NumbersTheOperationsAsPyTorchDoes) {
     int modern;
   };
   const std::vector<Row> rows = {
-      {Operation::Set, 0x00, 0x01},         {Operation::CompareSet, 0x01, 0x02},
-      {Operation::Get, 0x02, 0x03},         {Operation::Add, 0x03, 0x04},
-      {Operation::Check, 0x04, 0x05},       {Operation::Wait, 0x05, 0x06},
-      {Operation::NumKeys, 0x06, 0x07},     {Operation::WatchKey, 0x07, -1},
-      {Operation::DeleteKey, 0x08, 0x08},   {Operation::Append, -1, 0x09},
-      {Operation::MultiGet, -1, 0x0a},      {Operation::MultiSet, -1, 0x0b},
-      {Operation::CancelWait, -1, 0x0c},    {Operation::Ping, -1, 0x0d},
-      {Operation::QueuePush, -1, 0x0e},     {Operation::QueuePop, -1, 0x0f},
-      {Operation::QueueLength, -1, 0x10},   {Operation::ListKeys, -1, 0x11},
-      {Operation::Barrier, -1, 0x12},       {Operation::Upgrade, -1, 0x80},
-      {Operation::WatchPrefix, -1, -1},     {Operation::DropNamespace, -1, -1},
+      {Operation::Set, 0x00, 0x01},       {Operation::CompareSet, 0x01, 0x02},
+      {Operation::Get, 0x02, 0x03},       {Operation::Add, 0x03, 0x04},
+      {Operation::Check, 0x04, 0x05},     {Operation::Wait, 0x05, 0x06},
+      {Operation::NumKeys, 0x06, 0x07},   {Operation::WatchKey, 0x07, -1},
+      {Operation::DeleteKey, 0x08, 0x08}, {Operation::Append, -1, 0x09},
+      {Operation::MultiGet, -1, 0x0a},    {Operation::MultiSet, -1, 0x0b},
+      {Operation::CancelWait, -1, 0x0c},  {Operation::Ping, -1, 0x0d},
+      {Operation::QueuePush, -1, 0x0e},   {Operation::QueuePop, -1, 0x0f},
+      {Operation::QueueLength, -1, 0x10}, {Operation::ListKeys, -1, 0x11},
+      {Operation::Barrier, -1, 0x12},     {Operation::Upgrade, -1, 0x80},
+      {Operation::WatchPrefix, -1, -1},   {Operation::DropNamespace, -1, -1},
       {Operation::Info, -1, -1},
   };
   ASSERT_EQ(rows.size(), kOperationCount);
@@ -315,9 +307,8 @@ TEST_P(EachDialect, RefusesGiantCountsAsSoonAsTheyAreAnnounced) {
     lists.insert(lists.end(), {Operation::MultiGet, Operation::MultiSet});
   }
   for (const Operation operation : lists) {
-    for (const std::uint64_t giant :
-         {std::uint64_t{1} << 61U, std::uint64_t{1} << 63U, ~std::uint64_t{0},
-          std::uint64_t{kDefaults.key_count} + 1}) {
+    for (const std::uint64_t giant : {std::uint64_t{1} << 61U, std::uint64_t{1} << 63U,
+                                      ~std::uint64_t{0}, std::uint64_t{kDefaults.key_count} + 1}) {
       const std::string length = blob_length(giant);
       Feeder feeder = feeder_in(GetParam(), kDefaults);
       EXPECT_EQ(feeder.feed(opcode(operation, GetParam()) + length.substr(0, 7)),
@@ -487,7 +478,7 @@ TEST(RequestParser, SaysWhichLimitWasPassed) {
   EXPECT_EQ(count.parser().reason(), "WAIT of 4 keys, more than the limit of 3");
 }
 
-// --- Telling the dialects apart --------------------------------------------------------------------
+// --- Telling the dialects apart ------------------------------------------------------------------
 
 TEST(RequestParser, IsUndecidedWhileNothingHasCome) {
   Feeder feeder(kDefaults);

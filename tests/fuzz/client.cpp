@@ -1,8 +1,7 @@
 // A server's bytes against the client. The first byte of the input says what runs, the second how
 // bytes are cut and, if it is large, when everything is cancelled.
-#include "tests/fuzz/client_run.h"
-
 #include "muster/base/log.h"
+#include "tests/fuzz/client_run.h"
 
 #include <cstddef>
 #include <cstdint>

@@ -1,4 +1,5 @@
-// A client's bytes against the server, when the connection has been upgraded, so requests are frames.
+// A client's bytes against the server, when the connection has been upgraded, so requests are
+// frames.
 #include "tests/fuzz/conversation.h"
 #include "tests/fuzz/server_run.h"
 

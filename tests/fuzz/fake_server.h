@@ -100,7 +100,8 @@ class FakeStream final : public net::Stream {
   void update() {
     const bool wanted = (wants_reading_ && has_something()) || wants_writing_;
     if (!wanted || ready_.queued()) return;
-    loop_.soon(ready_, [](void* stream) { static_cast<FakeStream*>(stream)->call(); }, this);
+    loop_.soon(
+        ready_, [](void* stream) { static_cast<FakeStream*>(stream)->call(); }, this);
   }
 
   void call() {

@@ -1,4 +1,5 @@
-// A client's bytes against the server, when nothing has been said: the first bytes decide about the dialect.
+// A client's bytes against the server, when nothing has been said: the first bytes decide about the
+// dialect.
 #include "tests/fuzz/conversation.h"
 #include "tests/fuzz/server_run.h"
 

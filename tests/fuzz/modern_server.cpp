@@ -1,4 +1,5 @@
-// A client's bytes against the server, when VALIDATE has been said, so requests are in the Modern dialect until one is UPGRADE.
+// A client's bytes against the server, when VALIDATE has been said, so requests are in the Modern
+// dialect until one is UPGRADE.
 #include "tests/fuzz/conversation.h"
 #include "tests/fuzz/server_run.h"
 

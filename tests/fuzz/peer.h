@@ -1,5 +1,6 @@
 // Peer: one client of a Hub, without a network. Does for its session what the server's connections
-// do: keeps what is unfinished, goes on after a backlog was read, and ends the session when it must.
+// do: keeps what is unfinished, goes on after a backlog was read, and ends the session when it
+// must.
 //
 // Owned by the test or fuzz target; the Hub outlives it.
 #pragma once

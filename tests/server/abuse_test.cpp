@@ -358,6 +358,7 @@ TEST(ServerLimits, RefuseAWriterWhenTheMemoryIsUsedUpAndServeTheOthers) {
   EXPECT_NE(warnings[0].find("peer=" + writer.name()), std::string::npos) << warnings[0];
   EXPECT_NE(warnings[0].find("--max-memory"), std::string::npos) << warnings[0];
 
+  std::printf("DEBUG %zu %s\n", server.memory_bytes(), warnings[0].c_str());
   // A client of the extension is told, and stays.
   RawClient extension(server.port(), Dialect::Extension);
   const std::string reply = extension.ask(request_bytes(Dialect::Extension, Operation::Set, "/more",
