@@ -64,11 +64,12 @@ EpollLoop::~EpollLoop() {
   run_posted();  // what the threads left behind may own things
 }
 
+// Both wake the loop while they hold the lock, and the destructor takes it: so a loop may be
+// destroyed by its own thread as soon as it has been stopped, even if the thread that stopped it is
+// still on its way out of the call.
 void EpollLoop::post(std::function<void()> work) {
-  {
-    const std::lock_guard lock(posted_mutex_);
-    posted_.push_back(std::move(work));
-  }
+  const std::lock_guard lock(posted_mutex_);
+  posted_.push_back(std::move(work));
   wake();
 }
 
@@ -93,6 +94,7 @@ void EpollLoop::run() {
 }
 
 void EpollLoop::stop() {
+  const std::lock_guard lock(posted_mutex_);
   stopping_.store(true, std::memory_order_release);
   wake();
 }

@@ -56,7 +56,7 @@ class EpollLoop final : public Loop {
 
   // Runs until `stop`. A stop before the run ends it at once.
   void run();
-  // Ends `run` after the current turn. Safe from any thread and from signal handlers.
+  // Ends `run` after the current turn. Safe from any thread.
   void stop();
 
   // Runs the loop until the task is done. For programs and tests whose main thread is the loop's.
