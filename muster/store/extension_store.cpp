@@ -429,7 +429,11 @@ class ExtensionStore final : public TcpStore {
   // The caller of a pop is gone: takes care of what the server may be sending.
   void abandon_pop(ExtensionLink& link, std::uint32_t id, std::string queue) {
     auto pop = std::make_unique<AbandonedPop>(*this, std::move(queue));
-    if (link.hand_over(id, *pop)) abandoned_.push_back(std::move(pop));
+    if (link.hand_over(id, *pop)) {
+      abandoned_.push_back(std::move(pop));
+    } else {
+      link.forget(id, false);  // it broke and has not told anybody yet; the call must not be told
+    }
   }
   void forget_pop(AbandonedPop& pop) {
     abandoned_.remove_if([&](const auto& entry) { return entry.get() == &pop; });
