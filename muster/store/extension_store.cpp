@@ -116,13 +116,15 @@ class PendingCall final : public ReplySink {
 // it. Owned by the store.
 class AbandonedPop final : public ReplySink {
  public:
-  AbandonedPop(ExtensionStore& store, std::string queue)
-      : store_(store), queue_(std::move(queue)) {}
+  AbandonedPop(ExtensionStore& store, ExtensionLink& link, std::uint32_t id, std::string queue)
+      : store_(store), link_(link), id_(id), queue_(std::move(queue)) {}
   void on_reply(const wire::Reply& reply) override;
   void on_lost(const std::string& reason, bool sent) override;
 
  private:
   ExtensionStore& store_;
+  ExtensionLink& link_;
+  const std::uint32_t id_;
   const std::string queue_;
 };
 
@@ -428,7 +430,7 @@ class ExtensionStore final : public TcpStore {
   std::weak_ptr<ExtensionLink> link() const { return link_; }
   // The caller of a pop is gone: takes care of what the server may be sending.
   void abandon_pop(ExtensionLink& link, std::uint32_t id, std::string queue) {
-    auto pop = std::make_unique<AbandonedPop>(*this, std::move(queue));
+    auto pop = std::make_unique<AbandonedPop>(*this, link, id, std::move(queue));
     if (link.hand_over(id, *pop)) {
       abandoned_.push_back(std::move(pop));
     } else {
@@ -619,6 +621,7 @@ PendingCall::~PendingCall() {
 }
 
 void AbandonedPop::on_reply(const wire::Reply& reply) {
+  link_.forget(id_, false);
   if (const auto item = PendingCall::item_of(reply)) store_.push_back(queue_, *item);
   store_.forget_pop(*this);  // destroys us
 }
