@@ -379,6 +379,12 @@ class ExtensionStore final : public TcpStore {
     if (!ready) co_return fail(ready.error());
     auto watch = std::make_unique<ExtensionWatch>(*this, std::move(key), scope);
     watch->subscribe();
+    Timer timer(context_.loop, [&] {
+      wire::Request request;
+      request.operation = Operation::WatchKey;
+      watch->end({ErrorKind::Timeout, describe_no_reply(request, context_.options)});
+    });
+    timer.set(after(now(), context_.options.reply_timeout));
     auto started = co_await watch->started();
     if (!started) co_return fail(started.error());
     std::unique_ptr<Watch> result = std::move(watch);

@@ -1,5 +1,6 @@
 // What a server must withstand from its clients: each case has a bystander who is served before,
 // during and after, and an offender about whom exactly one line is logged.
+#include "muster/base/random.h"
 #include "tests/server/log_capture.h"
 #include "tests/server/raw_client.h"
 #include "tests/server/requests.h"
@@ -308,6 +309,28 @@ TEST_P(Endurance, ServesRequestsThatComeAllAtOnce) {
   ASSERT_TRUE(bystander.served());
   EXPECT_EQ(bystander.get("/n"), std::to_string(kRequests));
   expect_silence();
+}
+
+TEST(RandomBytes, AreServedOrRefusedAndDisturbNobody) {
+  const LogCapture log;
+  ServerThread server;
+  Bystander bystander(server.port());
+  Random random(20260314);
+  for (int round = 0; round < 300; ++round) {
+    constexpr Dialect kDialects[] = {Dialect::Legacy, Dialect::Modern, Dialect::Extension};
+    std::string bytes = opening(kDialects[random.below(3)]);
+    const std::size_t size = 1 + random.below(2000);
+    for (std::size_t index = 0; index < size; ++index) {
+      // Small numbers are opcodes and lengths, so that some requests are whole.
+      bytes += static_cast<char>(random.chance(500) ? random.below(256) : random.below(20));
+      if (random.chance(300)) bytes.append(7, '\0');
+    }
+    RawClient client(server.port());
+    client.send(bytes);
+    client.shutdown_write();
+    ASSERT_NE(client.read_to_end(), Ending::Open) << round;
+    ASSERT_TRUE(bystander.served()) << round;
+  }
 }
 
 // ---- limits of the server as a whole
