@@ -71,7 +71,8 @@ std::optional<Error> error_of(const Reply& reply) {
   Error error;
   error.kind = kind <= static_cast<int>(ErrorKind::Cancelled) ? static_cast<ErrorKind>(kind)
                                                               : ErrorKind::Invalid;
-  error.message = reply.body;
+  // Our servers always say why; whatever this one is, people must not be left with an empty line.
+  error.message = reply.body.empty() ? "the server gave no reason" : reply.body;
   return error;
 }
 
