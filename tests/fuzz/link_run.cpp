@@ -110,8 +110,9 @@ void run_link(std::string_view text, std::uint64_t seed) {
     MUSTER_ASSERT(loop.run_until_idle());
     MUSTER_ASSERT(lost <= 1 && (lost == 1) == (link == nullptr));
     for (const auto& sink : sinks) MUSTER_ASSERT(lost == 0 || !sink->is_asking());
-    // Someone who writes brings the next block, until there is none; then the end shows.
-    for (int turn = 0; turn < 300 && link != nullptr; ++turn) {
+    // Someone who writes brings the next block, until there is none; then the end shows. An input
+    // of libFuzzer's usual length has fewer blocks than that.
+    for (int turn = 0; turn < 5000 && link != nullptr; ++turn) {
       sinks.erase(sinks.begin());
       sinks.push_back(std::make_unique<Sink>(link, static_cast<Sink::Manner>(turn % 4)));
       MUSTER_ASSERT(loop.run_until_idle());
