@@ -11,6 +11,13 @@
 
 namespace muster::linearizability {
 
+#if defined(__SANITIZE_THREAD__)
+// A simulation has one thread, and is ten times slower when others are looked for.
+inline constexpr std::uint64_t kSimulationsByDefault = 100;
+#else
+inline constexpr std::uint64_t kSimulationsByDefault = 1'000;
+#endif
+
 inline std::vector<std::uint64_t> seeds_to_run(std::uint64_t default_count) {
   if (const char* one = std::getenv("MUSTER_SEED")) return {std::strtoull(one, nullptr, 10)};
   const char* many = std::getenv("MUSTER_SEEDS");

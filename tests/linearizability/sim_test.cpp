@@ -196,7 +196,7 @@ TEST(LinearizabilityInSim, HoldsOnEveryDayOfASeed) {
   const tests::LogCapture log;
   std::size_t operation_count = 0;
   std::size_t gave_up_count = 0;
-  const auto seeds = seeds_to_run(1'000);
+  const auto seeds = seeds_to_run(kSimulationsByDefault);
   for (const std::uint64_t seed : seeds) {
     const Plan plan = plan_of(seed);
     World world(seed, plan);

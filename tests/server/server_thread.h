@@ -22,21 +22,19 @@ class ServerThread {
   explicit ServerThread(store::ServerOptions options = {}) {
     std::promise<int> port;
     thread_ = std::thread([this, &port, options] {
-      net::EpollLoop loop;
-      net::TcpTransport transport(loop);
-      store::Server server(loop, options);
+      net::TcpTransport transport(loop_);
+      store::Server server(loop_, options);
       const auto bound = server.listen(transport, {"127.0.0.1", 0}, "");
-      loop_ = &loop;
       transport_ = &transport;
       server_ = &server;
       port.set_value(bound.value_or(0));
-      loop.run();
+      loop_.run();
     });
     port_ = port.get_future().get();
     EXPECT_GT(port_, 0);
   }
   ~ServerThread() {
-    loop_->stop();
+    loop_.stop();
     thread_.join();
   }
   ServerThread(const ServerThread&) = delete;
@@ -48,7 +46,7 @@ class ServerThread {
   // happened by then.
   void run(const std::function<void(store::Server&, net::Transport&)>& work) {
     std::promise<void> done;
-    loop_->post([&] {
+    loop_.post([&] {
       work(*server_, *transport_);
       done.set_value();
     });
@@ -69,8 +67,9 @@ class ServerThread {
 
  private:
   int port_ = 0;
-  // Of the thread, which outlives every call.
-  net::EpollLoop* loop_ = nullptr;
+  // Run by the thread; here, because the call that stops it must not outlive it.
+  net::EpollLoop loop_;
+  // On the thread, which outlives every call.
   net::Transport* transport_ = nullptr;
   store::Server* server_ = nullptr;
   std::thread thread_;
