@@ -21,6 +21,10 @@ std::string_view name_of(ErrorKind kind) {
       return "unimplemented";
     case ErrorKind::Cancelled:
       return "cancelled";
+    case ErrorKind::Corrupt:
+      return "corrupt";
+    case ErrorKind::Finished:
+      return "finished";
   }
   return "unknown";
 }

@@ -21,7 +21,10 @@ enum class ErrorKind {
   Closed,         // the connection or the round is over; start from the beginning
   Unimplemented,  // the other side is older; fall back
   Cancelled,      // the caller no longer wants the answer
+  Corrupt,        // what is stored cannot be read; it was left as it is
+  Finished,       // nothing is left to do here; the caller ends, and with success
 };
+inline constexpr int kErrorKindCount = static_cast<int>(ErrorKind::Finished) + 1;
 
 // The kind's name as logs, JSON output and the wire extension spell it, e.g. "unavailable".
 std::string_view name_of(ErrorKind kind);

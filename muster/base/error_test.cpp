@@ -30,7 +30,8 @@ TEST(Error, HasADistinctLowerCaseNameForEveryKind) {
   std::set<std::string_view> names;
   for (const ErrorKind kind :
        {ErrorKind::Invalid, ErrorKind::Unavailable, ErrorKind::Timeout, ErrorKind::Conflict,
-        ErrorKind::Closed, ErrorKind::Unimplemented, ErrorKind::Cancelled}) {
+        ErrorKind::Closed, ErrorKind::Unimplemented, ErrorKind::Cancelled,
+        ErrorKind::Corrupt, ErrorKind::Finished}) {
     names.insert(name_of(kind));
   }
   EXPECT_EQ(names, (std::set<std::string_view>{"invalid", "unavailable", "timeout", "conflict",

@@ -69,8 +69,7 @@ std::optional<Error> error_of(const Reply& reply) {
   if (reply.status < kStatusErrorBase) return std::nullopt;
   const int kind = reply.status - kStatusErrorBase;
   Error error;
-  error.kind = kind <= static_cast<int>(ErrorKind::Cancelled) ? static_cast<ErrorKind>(kind)
-                                                              : ErrorKind::Invalid;
+  error.kind = kind < kErrorKindCount ? static_cast<ErrorKind>(kind) : ErrorKind::Invalid;
   // Our servers always say why; whatever this one is, people must not be left with an empty line.
   error.message = reply.body.empty() ? "the server gave no reason" : reply.body;
   return error;

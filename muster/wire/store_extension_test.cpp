@@ -405,7 +405,8 @@ TEST(StoreExtensionReply, IsMalformedWhenLargerThanTheReaderTakes) {
 TEST(StoreExtensionReply, CarriesEveryKindOfError) {
   for (const ErrorKind kind :
        {ErrorKind::Invalid, ErrorKind::Unavailable, ErrorKind::Timeout, ErrorKind::Conflict,
-        ErrorKind::Closed, ErrorKind::Unimplemented, ErrorKind::Cancelled}) {
+        ErrorKind::Closed, ErrorKind::Unimplemented, ErrorKind::Cancelled,
+        ErrorKind::Corrupt, ErrorKind::Finished}) {
     std::string bytes;
     encode_error(9, kind, "why", bytes);
     Reply reply;
@@ -423,7 +424,7 @@ TEST(StoreExtensionReply, IsNoErrorWhenItIsOkOrAChange) {
 }
 
 TEST(StoreExtensionReply, ReadsKindsOfErrorItDoesNotKnowAsInvalid) {
-  const int known = static_cast<int>(ErrorKind::Cancelled);
+  const int known = kErrorKindCount - 1;
   for (int status = kStatusErrorBase + known + 1; status <= 0xff; ++status) {
     const auto error = error_of({1, static_cast<std::uint8_t>(status), "newer"});
     ASSERT_TRUE(error.has_value()) << status;
