@@ -35,7 +35,8 @@ TEST(Error, HasADistinctLowerCaseNameForEveryKind) {
     names.insert(name_of(kind));
   }
   EXPECT_EQ(names, (std::set<std::string_view>{"invalid", "unavailable", "timeout", "conflict",
-                                               "closed", "unimplemented", "cancelled"}));
+                                               "closed", "unimplemented", "cancelled", "corrupt", "finished"}));
+  EXPECT_EQ(names.size(), static_cast<std::size_t>(kErrorKindCount));
 }
 
 TEST(Error, ComparesByKindAndMessage) {

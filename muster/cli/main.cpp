@@ -2,6 +2,7 @@
 
 #include "muster/cli/completion.h"
 #include "muster/cli/exit_status.h"
+#include "muster/cli/rendezvous_commands.h"
 #include "muster/cli/store_commands.h"
 #include "muster/cli/usage.h"
 
@@ -21,6 +22,7 @@ int run(int count, char** words) {
   program.get_formatter()->column_width(36);
   int exit_status = muster::cli::kExitOk;
   muster::cli::add_store_commands(program, exit_status);
+  muster::cli::add_rendezvous_commands(program, exit_status);
   muster::cli::add_completion_commands(program, exit_status);
   try {
     program.parse(count, words);

@@ -1,9 +1,11 @@
 #include "muster/base/log.h"
+#include "muster/base/random.h"
 #include "muster/cli/arguments.h"
 #include "muster/cli/exit_status.h"
 #include "muster/cli/store_commands.h"
 #include "muster/net/epoll_loop.h"
 #include "muster/net/tcp.h"
+#include "muster/rendezvous/host.h"
 #include "muster/store/server.h"
 
 #include <boost/json.hpp>
@@ -130,7 +132,10 @@ int serve(const ServeOptions& options) {
   net::EpollLoop loop;
   const StopSignals signals(loop);
   net::TcpTransport transport(loop);
+  Random random = Random::from_system();
+  rendezvous::Host rendezvous(loop, random);
   store::Server server(loop, options.server);
+  server.add_service(store::ServiceId::Rendezvous, rendezvous);
   server.hub().set_description(
       {{"server", "muster"}, {"version", MUSTER_VERSION}, {"pid", fmt::to_string(::getpid())}});
 

@@ -59,10 +59,12 @@ std::string user_key(std::string_view wire_key) {
   return std::string(wire_key);
 }
 
-Result<> check_limits(const wire::Request& request) {
+Result<> check_limits(const wire::Request& request) { return check_limits(request, 0); }
+
+Result<> check_limits(const wire::Request& request, std::size_t key_prefix_bytes) {
   constexpr wire::Limits kLimits;
-  if (request.key.size() > kLimits.key_bytes)
-    return too_long("key", request.key.size(), kLimits.key_bytes);
+  if (const std::size_t size = request.key.size() + key_prefix_bytes; size > kLimits.key_bytes)
+    return too_long("key", size, kLimits.key_bytes);
   if (request.value.size() > kLimits.value_bytes)
     return too_long("value", request.value.size(), kLimits.value_bytes);
   if (request.desired.size() > kLimits.value_bytes)
@@ -73,8 +75,9 @@ Result<> check_limits(const wire::Request& request) {
   }
   std::size_t sum = 0;
   for (const std::string_view key : request.keys) {
-    if (key.size() > kLimits.key_bytes) return too_long("key", key.size(), kLimits.key_bytes);
-    sum += key.size();
+    const std::size_t size = key.size() + key_prefix_bytes;
+    if (size > kLimits.key_bytes) return too_long("key", size, kLimits.key_bytes);
+    sum += size;
   }
   for (const std::string_view value : request.values) {
     if (value.size() > kLimits.value_bytes)
@@ -83,6 +86,13 @@ Result<> check_limits(const wire::Request& request) {
   }
   if (sum > kLimits.frame_bytes / 2) return too_long("request", sum, kLimits.frame_bytes / 2);
   return {};
+}
+
+Result<> check_message(std::string_view message) {
+  constexpr wire::Limits kLimits;
+  if (message.size() <= kLimits.message_bytes) return {};
+  return fail(ErrorKind::Invalid, fmt::format("a message of {} bytes is over the limit of {}",
+                                              message.size(), kLimits.message_bytes));
 }
 
 bool is_repeatable(const wire::Request& request) {

@@ -7,6 +7,7 @@
 #include "muster/store/tcp_store.h"
 #include "muster/wire/store_protocol.h"
 
+#include <cstddef>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -20,6 +21,11 @@ std::string user_key(std::string_view wire_key);
 
 // Refuses what a server would refuse by closing the connection, before it is sent.
 Result<> check_limits(const wire::Request& request);
+// Likewise if so many bytes are still to be put in front of each key.
+Result<> check_limits(const wire::Request& request, std::size_t key_prefix_bytes);
+
+// Likewise what is said to a service.
+Result<> check_message(std::string_view message);
 
 // Whether doing it twice is the same as doing it once, whoever else does something in between.
 bool is_repeatable(const wire::Request& request);

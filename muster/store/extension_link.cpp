@@ -4,8 +4,7 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <vector>
+#include <utility>
 
 namespace muster::store {
 namespace {
@@ -26,30 +25,32 @@ ExtensionLink::ExtensionLink(Loop& loop, std::unique_ptr<net::Stream> stream,
 
 ExtensionLink::~ExtensionLink() = default;
 
-std::uint32_t ExtensionLink::next_id() {
-  do {
-    ++last_id_;
-  } while (calls_.contains(last_id_));  // after four billion requests one may still wait
-  return last_id_;
-}
-
-void ExtensionLink::queue(const wire::Request& request) {
+void ExtensionLink::queue(const wire::Request& request, std::string_view key_prefix) {
   const std::size_t before = output_.size();
-  wire::encode_request(request, output_);
+  wire::encode_request(request, key_prefix, output_);
   queued_bytes_ += output_.size() - before;
   schedule_flush();
 }
 
-std::uint32_t ExtensionLink::send(wire::Request& request, ReplySink& sink) {
-  request.id = next_id();
-  calls_.emplace(request.id, Call{&sink, queued_bytes_});
-  queue(request);
+std::uint32_t ExtensionLink::send(wire::Request& request, std::string_view key_prefix,
+                                  ReplySink& sink) {
+  request.id = calls_.add(sink, queued_bytes_);
+  queue(request, key_prefix);
   return request.id;
 }
 
 void ExtensionLink::tell(wire::Request& request) {
-  request.id = next_id();
-  queue(request);
+  request.id = calls_.skip();
+  queue(request, "");
+}
+
+void ExtensionLink::say(std::uint32_t id, std::string_view message) {
+  if (broken_) return;
+  wire::Request request;
+  request.operation = wire::Operation::Say;
+  request.id = id;
+  request.value = message;
+  queue(request, "");
 }
 
 void ExtensionLink::cancel(std::uint32_t id) {
@@ -57,18 +58,18 @@ void ExtensionLink::cancel(std::uint32_t id) {
   wire::Request request;
   request.operation = wire::Operation::CancelWait;
   request.number = id;
-  queue(request);
+  queue(request, "");
 }
 
 bool ExtensionLink::hand_over(std::uint32_t id, ReplySink& sink) {
-  const auto found = calls_.find(id);
-  if (found == calls_.end() || broken_) return false;
-  found->second.sink = &sink;
+  CallTable::Call* const call = calls_.find(id);
+  if (call == nullptr || broken_) return false;
+  call->sink = &sink;
   return true;
 }
 
 void ExtensionLink::forget(std::uint32_t id, bool cancel_too) {
-  if (calls_.erase(id) > 0 && cancel_too) cancel(id);
+  if (calls_.remove(id) && cancel_too) cancel(id);
 }
 
 void ExtensionLink::schedule_flush() {
@@ -131,10 +132,9 @@ void ExtensionLink::take(std::string_view bytes) {
 }
 
 void ExtensionLink::dispatch(const wire::Reply& reply) {
-  const auto found = calls_.find(reply.id);
-  if (found == calls_.end())
-    return;  // it was forgotten; this is what the server had sent before it knew
-  found->second.sink->on_reply(reply);
+  // None if it was forgotten: this is what the server had sent before it knew.
+  const CallTable::Call* const call = calls_.find(reply.id);
+  if (call != nullptr) call->sink->on_reply(reply);
 }
 
 void ExtensionLink::break_off(std::string reason) {
@@ -149,13 +149,7 @@ void ExtensionLink::break_off(std::string reason) {
         auto* link = static_cast<ExtensionLink*>(context);
         const std::uint64_t sent_bytes =
             link->queued_bytes_ - (link->output_.size() - link->output_sent_bytes_);
-        auto calls = std::move(link->calls_);
-        link->calls_.clear();
-        std::vector<std::pair<std::uint32_t, Call>> in_order(calls.begin(), calls.end());
-        std::sort(in_order.begin(), in_order.end(), [](const auto& left, const auto& right) {
-          return left.second.first_byte < right.second.first_byte;
-        });
-        for (const auto& [id, call] : in_order)
+        for (const CallTable::Call& call : link->calls_.take_all())
           call.sink->on_lost(link->break_reason_, call.first_byte < sent_bytes);
         link->lost_();  // destroys the link
       },

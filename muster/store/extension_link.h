@@ -7,6 +7,7 @@
 #include "muster/base/error.h"
 #include "muster/base/loop.h"
 #include "muster/net/transport.h"
+#include "muster/store/call_table.h"
 #include "muster/wire/store_extension.h"
 
 #include <cstddef>
@@ -14,7 +15,7 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <unordered_map>
+#include <string_view>
 
 namespace muster::store {
 
@@ -35,11 +36,13 @@ class ExtensionLink final : public net::StreamEvents {
   ExtensionLink(Loop& loop, std::unique_ptr<net::Stream> stream, std::function<void()> lost);
   ~ExtensionLink() override;
 
-  // Queues the request with a new id, which it returns; requests of one turn of the loop go out
-  // together.
-  std::uint32_t send(wire::Request& request, ReplySink& sink);
+  // Queues the request with a new id, which it returns, and with `key_prefix` in front of its keys;
+  // requests of one turn of the loop go out together.
+  std::uint32_t send(wire::Request& request, std::string_view key_prefix, ReplySink& sink);
   // Queues a request whose reply nobody wants.
   void tell(wire::Request& request);
+  // Queues a message for the conversation `id`.
+  void say(std::uint32_t id, std::string_view message);
   // Asks the server to end a request that waits there. Its final reply still comes, and may be what
   // it waited for.
   void cancel(std::uint32_t id);
@@ -48,17 +51,13 @@ class ExtensionLink final : public net::StreamEvents {
   // The sink wants no more replies. `cancel_too` tells the server so, for requests that wait there.
   void forget(std::uint32_t id, bool cancel_too);
   bool broken() const { return broken_; }
+  // How many wait for replies.
+  std::size_t call_count() const { return calls_.size(); }
 
  private:
-  struct Call {
-    ReplySink* sink = nullptr;
-    std::uint64_t first_byte = 0;  // where its bytes begin in all that this link ever sent
-  };
-
   void on_readable() override;
   void on_writable() override;
-  std::uint32_t next_id();
-  void queue(const wire::Request& request);
+  void queue(const wire::Request& request, std::string_view key_prefix);
   void schedule_flush();
   void flush();
   void take(std::string_view bytes);
@@ -68,12 +67,11 @@ class ExtensionLink final : public net::StreamEvents {
   Loop& loop_;
   std::unique_ptr<net::Stream> stream_;
   std::function<void()> lost_;
-  std::unordered_map<std::uint32_t, Call> calls_;
+  CallTable calls_;
   std::string input_;
   std::string output_;
   std::size_t output_sent_bytes_ = 0;
   std::uint64_t queued_bytes_ = 0;  // ever
-  std::uint32_t last_id_ = 0;
   bool broken_ = false;
   std::string break_reason_;
   Ready flush_;

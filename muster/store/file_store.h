@@ -6,9 +6,10 @@
 // grows; it is meant for the life of one job.
 //
 // Lives on one loop, and never blocks it: a lock held by someone else is tried again with back-off.
-// What others wrote is noticed by looking again, at intervals that grow while nothing happens
-// (`look_first` to `look_max`); so it works on any loop and over network file systems that support
-// flock, and a waiter learns of another process's write up to `look_max` late.
+// On an EpollLoop the kernel tells when another process of this host has written, so a waiter
+// learns of it at once. In any case the file is looked at again and again, at intervals that grow
+// while nothing happens (`look_first` to `look_max`); so it works on any loop and over network file
+// systems that support flock, where a waiter learns of another host's write up to `look_max` late.
 //
 // What users should know:
 //  - When the file is removed, replaced or emptied by someone else, every operation from then on is

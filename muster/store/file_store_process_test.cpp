@@ -215,6 +215,78 @@ TEST_F(FileStoreAmongProcesses, GivesUpOnTheLockOfAStoppedProcess) {
   EXPECT_EQ(*run(impatient->list_keys("")), std::vector<std::string>{"k"});
 }
 
+// Looking again by itself would come too late by far.
+FileStoreOptions told_or_never(const std::string& path) {
+  return {.path = path, .look_first = 24h, .look_max = 24h};
+}
+
+Task<void> keep(Task<Result<std::string>> task, Oneshot<Result<std::string>>& outcome) {
+  outcome.set(co_await task);
+}
+
+// What "k" is in the end. It is awaited before `meanwhile` is called.
+Task<Result<std::string>> get_meanwhile(Loop& loop, Store& store, TimePoint deadline,
+                                        std::function<void()> meanwhile) {
+  Oneshot<Result<std::string>> outcome(loop);
+  TaskScope scope;
+  scope.start(keep(store.get("k", deadline), outcome));
+  EXPECT_FALSE(outcome.is_set());
+  meanwhile();
+  co_return co_await outcome;
+}
+
+// Writes when it is told to.
+pid_t start_writer(const std::string& path, const Pipe& signal) {
+  return fork_child([&path, &signal] {
+    char byte = 0;
+    if (::read(signal.read.get(), &byte, 1) != 1) return 1;
+    ChildStore mine(path, 1);
+    return mine.loop.block_on(mine.store->set("k", "v")) ? 0 : 2;
+  });
+}
+
+TEST_F(FileStoreAmongProcesses, ToldByTheKernelWakesAWaiterWithoutLooking) {
+  const Pipe signal;
+  const pid_t writer = start_writer(path(), signal);
+  const auto store = open(told_or_never(path()));
+  const auto value = run(get_meanwhile(loop_, *store, bound(),
+                                       [&] { EXPECT_EQ(::write(signal.write.get(), "!", 1), 1); }));
+  EXPECT_EQ(status_of(writer), 0);
+  ASSERT_TRUE(value) << value.error().message;
+  EXPECT_EQ(*value, "v");
+}
+
+TEST_F(FileStoreAmongProcesses, ToldByTheKernelReportsEveryChangeToAWatcher) {
+  constexpr int kWrites = 200;
+  const auto store = open(told_or_never(path()));
+  auto watch = run(store->watch("n", Store::WatchScope::Key));
+  ASSERT_TRUE(watch);
+  EXPECT_EQ(run((*watch)->next(bound()))->kind, Change::Kind::Absent);
+  const pid_t writer = fork_child([&] {
+    ChildStore mine(path(), 1);
+    for (int count = 0; count < kWrites; ++count) {
+      if (!mine.loop.block_on(mine.store->add("n", 1))) return 1;
+    }
+    return 0;
+  });
+  for (int count = 1; count <= kWrites; ++count) {
+    const auto change = run((*watch)->next(bound()));
+    ASSERT_TRUE(change) << change.error().message;
+    EXPECT_EQ(change->value, std::to_string(count));
+  }
+  EXPECT_EQ(status_of(writer), 0);
+}
+
+TEST_F(FileStoreAmongProcesses, ToldByTheKernelNoticesThatTheFileIsGone) {
+  const auto store = open(told_or_never(path()));
+  ASSERT_TRUE(run(store->set("other", "v")));
+  const auto value = run(get_meanwhile(loop_, *store, bound(), [&] {
+    const pid_t remover = fork_child([&] { return std::filesystem::remove(path()) ? 0 : 1; });
+    EXPECT_EQ(status_of(remover), 0);
+  }));
+  expect_error(value, ErrorKind::Closed, path());
+}
+
 // What the file may not grow beyond stands for a full disk: the write that crosses it is cut short.
 int write_past_a_limit(const std::string& path) {
   ChildStore mine(path, 1);

@@ -35,6 +35,12 @@ Result<Space*> Hub::enter(std::string_view name) {
   return found->second.get();
 }
 
+void Hub::add_service(ServiceId id, Service& service) {
+  MUSTER_ASSERT(sessions_.empty());
+  const bool is_new = services_.emplace(static_cast<std::uint8_t>(id), &service).second;
+  MUSTER_ASSERT(is_new);
+}
+
 Result<std::unique_ptr<Session>> Hub::open(SessionOwner& owner, std::string_view namespace_name) {
   const auto space = enter(namespace_name);
   if (!space) return fail(space.error());
@@ -72,6 +78,10 @@ bool Hub::drop_namespace(std::string_view name) {
   return true;
 }
 
+void Hub::end_conversations() {
+  for (const auto& [id, session] : sessions_) session->conversations_.lose_all();
+}
+
 std::vector<std::string> Hub::namespaces() const {
   std::vector<std::string> names;
   for (const auto& [name, space] : spaces_) names.push_back(name);
@@ -87,6 +97,7 @@ std::vector<std::pair<std::string, std::string>> Hub::describe() const {
   lines.emplace_back("keys", fmt::to_string(key_count));
   lines.emplace_back("waiting", fmt::to_string(waiters_.size()));
   lines.emplace_back("watching", fmt::to_string(watchers_.size()));
+  lines.emplace_back("conversations", fmt::to_string(conversation_count_));
   lines.emplace_back("requests", fmt::to_string(request_count_));
   lines.emplace_back("memory_bytes", fmt::to_string(memory_bytes()));
   lines.emplace_back("memory_bytes_max", fmt::to_string(options_.memory_bytes_max));

@@ -5,10 +5,15 @@
 // including the replies to others that it woke, so requests are atomic and the order in which
 // sessions receive is the order of the store.
 //
+// Services (service.h) are hosted beside the keys: a session passes on what its client says to
+// them, and they speak to any session whenever they like.
+//
 // Pure: no I/O, no clock, no logging. Owned by one Server, on its loop.
 #pragma once
 
 #include "muster/base/error.h"
+#include "muster/store/conversations.h"
+#include "muster/store/service.h"
 #include "muster/store/table.h"
 #include "muster/wire/store_protocol.h"
 
@@ -37,15 +42,16 @@ struct HubOptions {
   std::size_t reply_bytes_max = std::size_t{1} << 30U;
   // A connection with this much unread output is not served until it has read some of it...
   std::size_t output_bytes_high = std::size_t{1} << 20U;
-  // ... and is closed when changes that it watches make it this much.
+  // ... and is closed when changes that it watches or messages of services make it this much.
   std::size_t output_bytes_max = std::size_t{64} << 20U;
   std::size_t waits_per_session_max = 65'536;
   std::size_t watches_per_session_max = 65'536;
+  std::size_t conversations_per_session_max = 65'536;
   std::size_t namespaces_max = 4096;
 };
 
-// What a session tells the connection it belongs to. Called while another session receives, so
-// implementations only take a note.
+// What a session tells the connection it belongs to. Called while another session receives, or
+// from a service's timer, so implementations only take a note.
 class SessionOwner {
  public:
   virtual ~SessionOwner() = default;
@@ -93,6 +99,7 @@ class Session {
 
  private:
   friend class Hub;
+  friend class Conversations;
   Session(Hub& hub, SessionOwner& owner, Space& space);
 
   Result<> serve(const wire::Request& request);
@@ -105,7 +112,11 @@ class Session {
   void finish_waiting(std::uint32_t id, wire::Operation operation, WaiterId waiter,
                       std::span<const std::string_view> keys);
   void watch(const wire::Request& request);
+  void open_conversation(const wire::Request& request);
+  // A message of a service, or its last words.
+  void push(std::uint32_t id, std::uint8_t status, std::string_view body);
   void cancel(std::uint32_t id);
+  bool is_in_use(std::uint32_t id) const;
   void released(WaiterId waiter, const Waiting& waiting);
   void notified(std::uint32_t id, const Notice& notice);
   void reply_error(std::uint32_t id, ErrorKind kind, std::string_view message);
@@ -125,6 +136,7 @@ class Session {
   // By request id; Legacy connections number their watches themselves.
   std::unordered_map<std::uint32_t, WaiterId> waits_;
   std::unordered_map<std::uint32_t, WatcherId> watches_;
+  Conversations conversations_{*this};
 };
 
 class Hub {
@@ -135,6 +147,11 @@ class Hub {
 
   const HubOptions& options() const { return options_; }
 
+  // Requires: there is no service with that id and no session yet, and `service` outlives the Hub
+  // and its sessions. A service must not open or close sessions, nor drop namespaces, from inside
+  // a call to it.
+  void add_service(ServiceId id, Service& service);
+
   // A new connection, in the namespace of the port it came to. Fails if there are too many
   // namespaces. Requires: the Hub and `owner` outlive the session.
   Result<std::unique_ptr<Session>> open(SessionOwner& owner, std::string_view namespace_name);
@@ -144,9 +161,16 @@ class Hub {
   bool drop_namespace(std::string_view name);
   std::vector<std::string> namespaces() const;
 
+  // Every conversation ends, as when its connection is lost, in the order of arrival: the server is
+  // going away.
+  void end_conversations();
+
   // What the connections have buffered, kept up to date by the server.
   void set_buffered_bytes(std::size_t bytes) { buffered_bytes_ = bytes; }
-  std::size_t memory_bytes() const { return table_bytes_ + buffered_bytes_ + waiting_bytes_; }
+  std::size_t memory_bytes() const {
+    return table_bytes_ + buffered_bytes_ + waiting_bytes_ +
+           conversation_count_ * Conversations::kBytesEach;
+  }
   bool has_room_for(std::size_t bytes) const {
     return memory_bytes() + bytes <= options_.memory_bytes_max;
   }
@@ -160,6 +184,7 @@ class Hub {
 
  private:
   friend class Session;
+  friend class Conversations;
 
   Result<Space*> enter(std::string_view name);
   void leave(Space& space);
@@ -179,6 +204,7 @@ class Hub {
   std::vector<std::unique_ptr<Space>> dropped_spaces_;
   std::unordered_map<WaiterId, Waiting> waiters_;
   std::unordered_map<WatcherId, Watching> watchers_;
+  std::map<std::uint8_t, Service*> services_;   // by their numbers on the wire
   std::map<std::uint64_t, Session*> sessions_;  // by id, which is the order of arrival
   Outcome outcome_;                             // of the request being served
   wire::Request request_;                       // the one being served; kept for its capacity
@@ -186,6 +212,7 @@ class Hub {
   std::size_t table_bytes_ = 0;
   std::size_t buffered_bytes_ = 0;
   std::size_t waiting_bytes_ = 0;
+  std::size_t conversation_count_ = 0;
   std::uint64_t request_count_ = 0;
   std::vector<std::pair<std::string, std::string>> description_;
 };

@@ -23,6 +23,7 @@ class LogFile {
   static Result<LogFile> open(std::string path);
 
   const std::string& path() const { return path_; }
+  int descriptor() const { return fd_.get(); }
 
   // False if others hold the lock. One that we hold already changes its mode, or is lost if it
   // cannot.

@@ -52,6 +52,7 @@ class Server::Connection final : public net::StreamEvents, public SessionOwner {
       drain();
       return;
     }
+    server_.will_settle_ = true;
     // Nothing is served behind a request for which the connection must be closed.
     for (int reads = 0; reads < kReadsPerTurnMax && close_reason_.empty(); ++reads) {
       const net::Transfer transfer = stream_->read(server_.scratch_);
@@ -70,6 +71,7 @@ class Server::Connection final : public net::StreamEvents, public SessionOwner {
   }
 
   void on_writable() override {
+    server_.will_settle_ = true;
     note();
     server_.settle();
   }
@@ -102,7 +104,7 @@ class Server::Connection final : public net::StreamEvents, public SessionOwner {
     if (finished_ && !paused_ && !has_output) return false;
     stream_->want(!paused_ && !finished_, has_output);
     count();
-    if (paused_ && !server_.hub_.has_room_for(0)) {
+    if ((paused_ || session_->output_is_high()) && !server_.hub_.has_room_for(0)) {
       close_reason_ =
           fmt::format("--max-memory is used up, and it does not read its {} bytes of replies",
                       session_->output().size());
@@ -111,6 +113,9 @@ class Server::Connection final : public net::StreamEvents, public SessionOwner {
     return true;
   }
 
+  // Among those that are to be settled.
+  bool noted() const { return noted_; }
+
  private:
   bool draining() const { return session_ == nullptr; }
 
@@ -118,6 +123,7 @@ class Server::Connection final : public net::StreamEvents, public SessionOwner {
     if (noted_) return;
     noted_ = true;
     server_.unsettled_.push_back(this);
+    server_.settle_soon();
   }
 
   // Serves what has come, in front of it what had been left over.
@@ -218,9 +224,16 @@ Server::Server(Loop& loop, ServerOptions options)
 
 Server::~Server() {
   ports_.clear();
+  will_settle_ = true;  // never
+  hub_.end_conversations();
   // A dying session can release others; nobody is there to be told any more, but they must outlive
   // the telling.
   while (!connections_.empty()) connections_.erase(connections_.begin());
+}
+
+void Server::add_service(ServiceId id, Service& service) {
+  MUSTER_ASSERT(ports_.empty());
+  hub_.add_service(id, service);
 }
 
 Result<int> Server::listen(net::Transport& transport, const net::Endpoint& endpoint,
@@ -240,7 +253,7 @@ bool Server::drop_namespace(std::string_view name) {
   const auto listens = [&](const Port& port) { return port.namespace_name == name; };
   const bool listened = std::erase_if(ports_, listens) > 0;
   const bool existed = hub_.drop_namespace(name);
-  settle();
+  if (!will_settle_) settle();
   return listened || existed;
 }
 
@@ -253,8 +266,10 @@ void Server::accepted(std::unique_ptr<net::Stream> stream, const std::string& na
 }
 
 void Server::closed(Connection& connection) {
-  std::replace(unsettled_.begin(), unsettled_.end(), &connection,
-               static_cast<Connection*>(nullptr));
+  if (connection.noted()) {
+    std::replace(unsettled_.begin(), unsettled_.end(), &connection,
+                 static_cast<Connection*>(nullptr));
+  }
   connections_.erase(&connection);
   update_accepting();
 }
@@ -271,13 +286,23 @@ void Server::update_accepting() {
   for (const Port& port : ports_) port.listener->set_accepting(accepting);
 }
 
+void Server::settle_soon() {
+  if (will_settle_ || settle_.queued()) return;
+  loop_.soon(
+      settle_, [](void* server) { static_cast<Server*>(server)->settle(); }, this);
+}
+
 void Server::settle() {
-  // Settling one can add others: a connection that goes passes its wake-ups on.
+  will_settle_ = true;
+  settle_.withdraw();
+  // Settling one can add others: a connection that goes passes its wake-ups on, and services that
+  // are told of it speak to others.
   for (std::size_t index = 0; index < unsettled_.size(); ++index) {
     Connection* const connection = unsettled_[index];
     if (connection != nullptr && !connection->settle()) closed(*connection);
   }
   unsettled_.clear();
+  will_settle_ = false;
 }
 
 }  // namespace muster::store

@@ -44,6 +44,11 @@ class Server {
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
 
+  // Requires: nothing listens yet, there is no service with that id, and `service` outlives the
+  // server. It lives on the server's loop, and may speak whenever it likes; what it says in one
+  // turn of the loop goes out in that turn.
+  void add_service(ServiceId id, Service& service);
+
   // Serves `namespace_name` on the endpoint; may be called several times. Returns the port.
   // Requires: `transport` outlives the server and runs on the same loop.
   Result<int> listen(net::Transport& transport, const net::Endpoint& endpoint,
@@ -65,6 +70,8 @@ class Server {
   void accepted(std::unique_ptr<net::Stream> stream, const std::string& namespace_name);
   void closed(Connection& connection);
   void update_accepting();
+  // Sees to it that somebody settles in this turn.
+  void settle_soon();
   // Sends what the connections have to send, and closes those that must go.
   void settle();
 
@@ -75,6 +82,8 @@ class Server {
   std::vector<Port> ports_;
   std::unordered_map<Connection*, std::unique_ptr<Connection>> connections_;
   std::vector<Connection*> unsettled_;
+  bool will_settle_ = false;  // whoever runs now does so when it is done
+  Ready settle_;
   std::size_t buffered_bytes_ = 0;
   bool accepting_ = true;
 };

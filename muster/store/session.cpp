@@ -99,6 +99,7 @@ Session::Session(Hub& hub, SessionOwner& owner, Space& space)
 }
 
 Session::~Session() {
+  conversations_.lose_all();
   hub_.sessions_.erase(id_);
   Table& table = space_->table;
   std::vector<WaiterId> waits;
@@ -302,6 +303,8 @@ Result<> Session::serve_pytorch(const wire::Request& request) {
     case Operation::WatchPrefix:
     case Operation::DropNamespace:
     case Operation::Info:
+    case Operation::Open:
+    case Operation::Say:
       MUSTER_ASSERT(false);  // have no number in these dialects
   }
   return {};
@@ -412,6 +415,10 @@ void Session::serve_extension(const wire::Request& request) {
       }
       return reply_flag(hub_.drop_namespace(request.key));
     }
+    case Operation::Open:
+      return open_conversation(request);
+    case Operation::Say:
+      return conversations_.hear(request.id, request.value);
     case Operation::Upgrade:
       return reply_error(request.id, ErrorKind::Unimplemented,
                          fmt::format("the server does not know opcode 0x{:02x}", request.number));
@@ -429,7 +436,7 @@ void Session::serve_waiting(const wire::Request& request) {
   const bool may_wait = request.blocking || request.operation == Operation::Wait ||
                         request.operation == Operation::Barrier;
   if (may_wait) {
-    if (waits_.contains(request.id) || watches_.contains(request.id)) {
+    if (is_in_use(request.id)) {
       return reply_error(request.id, ErrorKind::Invalid,
                          fmt::format("request id {} is in use", request.id));
     }
@@ -518,7 +525,7 @@ void Session::watch(const wire::Request& request) {
     return;
   }
   const auto id = extension ? request.id : static_cast<std::uint32_t>(watches_.size());
-  if (watches_.contains(id) || waits_.contains(id)) {
+  if (is_in_use(id)) {
     return reply_error(id, ErrorKind::Invalid, fmt::format("request id {} is in use", id));
   }
   const WatcherId watcher = hub_.next_id();
@@ -559,8 +566,43 @@ void Session::notified(std::uint32_t id, const Notice& notice) {
   put_blob(output_, notice.new_value);
 }
 
-// Ends a wait or a watch; its final reply says so. Whatever ended by itself has had its reply
-// already.
+void Session::open_conversation(const wire::Request& request) {
+  const auto found = hub_.services_.find(static_cast<std::uint8_t>(request.number));
+  if (found == hub_.services_.end()) {
+    return reply_error(request.id, ErrorKind::Unimplemented,
+                       fmt::format("the server has no service {}", request.number));
+  }
+  if (is_in_use(request.id)) {
+    return reply_error(request.id, ErrorKind::Invalid,
+                       fmt::format("request id {} is in use", request.id));
+  }
+  if (conversations_.size() >= hub_.options_.conversations_per_session_max) {
+    return reply_error(
+        request.id, ErrorKind::Unavailable,
+        fmt::format("{} conversations on this connection already", conversations_.size()));
+  }
+  conversations_.open(request.id, *found->second, space_->name, request.value);
+}
+
+void Session::push(std::uint32_t id, std::uint8_t status, std::string_view body) {
+  MUSTER_ASSERT(body.size() <= hub_.options_.reply_bytes_max);
+  if (output().size() > hub_.options_.output_bytes_max) {
+    owner_.must_close(
+        fmt::format("it does not read what services say ({} bytes pending)", output().size()));
+    return;
+  }
+  const std::size_t start = wire::begin_reply(id, status, output_);
+  output_.append(body);
+  wire::end_reply(start, output_);
+  owner_.output_added();
+}
+
+bool Session::is_in_use(std::uint32_t id) const {
+  return waits_.contains(id) || watches_.contains(id) || conversations_.contains(id);
+}
+
+// Ends a wait, a watch or a conversation; its final reply says so. Whatever ended by itself has had
+// its reply already.
 void Session::cancel(std::uint32_t id) {
   if (const auto waiting = waits_.find(id); waiting != waits_.end()) {
     hub_.recall(waiting->second);
@@ -570,7 +612,7 @@ void Session::cancel(std::uint32_t id) {
     hub_.watchers_.erase(watching->second);
     space_->table.unwatch(watching->second);
     watches_.erase(watching);
-  } else {
+  } else if (!conversations_.leave(id)) {
     return;
   }
   reply_error(id, ErrorKind::Cancelled, "cancelled by the client");

@@ -2,6 +2,7 @@
 
 #include "muster/base/assert.h"
 #include "muster/base/log.h"
+#include "muster/store/notified_signal.h"
 
 #include <fmt/format.h>
 
@@ -71,9 +72,9 @@ SharedLog::SharedLog(Loop& loop, Random& random, FileStoreOptions options, LogFi
       random_(random),
       options_(std::move(options)),
       file_(std::move(file)),
-      signal_(std::make_unique<TimedChangeSignal>(
-          loop, random,
-          TimedChangeSignal::Options{.first = options_.look_first, .max = options_.look_max})) {}
+      signal_(make_change_signal(loop, random,
+                                 {.first = options_.look_first, .max = options_.look_max},
+                                 file_.descriptor())) {}
 
 Task<Result<HeldLock>> SharedLog::lock(LogFile::Mode mode, TimePoint deadline) {
   const TimePoint patience_ends = after(loop_.now(), options_.lock_patience);

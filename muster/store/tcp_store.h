@@ -14,9 +14,11 @@
 #include "muster/base/loop.h"
 #include "muster/base/random.h"
 #include "muster/net/transport.h"
+#include "muster/store/service.h"
 #include "muster/store/store.h"
 #include "muster/wire/store_protocol.h"
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -53,7 +55,15 @@ class TcpStore : public Store {
   virtual Task<Result<std::vector<std::pair<std::string, std::string>>>> info() = 0;
   // Whether there was such a namespace. Closes its connections. Unimplemented by PyTorch's servers.
   virtual Task<Result<bool>> drop_namespace(std::string name) = 0;
+  // The services of the server, as long as the store lives; nullptr for PyTorch's servers, which
+  // have none.
+  virtual ServiceClient* services() = 0;
 };
+
+// A talk with more unread messages, or more unread bytes if there are several, is ended with
+// Unavailable.
+inline constexpr std::size_t kTalkMessagesMax = 4096;
+inline constexpr std::size_t kTalkBytesMax = std::size_t{64} << 20U;
 
 // Requires: `loop`, `transport` (on that loop) and `random` outlive the store.
 Task<Result<std::unique_ptr<TcpStore>>> connect_tcp_store(Loop& loop, net::Transport& transport,

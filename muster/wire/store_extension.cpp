@@ -8,7 +8,8 @@
 namespace muster::wire {
 namespace {
 
-// The parts of an extension body, in the letters of store_protocol.cpp and b for the blocking flag.
+// The parts of an extension body, in the letters of store_protocol.cpp and b for the blocking flag,
+// s for a service, m for a message, which goes on to the end.
 std::string_view shape_of(Operation operation) {
   switch (operation) {
     case Operation::Set:
@@ -39,6 +40,10 @@ std::string_view shape_of(Operation operation) {
       return "k";
     case Operation::CancelWait:
       return "u";
+    case Operation::Open:
+      return "sm";
+    case Operation::Say:
+      return "m";
     case Operation::NumKeys:
     case Operation::Ping:
     case Operation::Info:
@@ -51,6 +56,12 @@ std::string_view shape_of(Operation operation) {
 void put_size(std::size_t start, std::string& out) {
   const auto size = static_cast<std::uint32_t>(out.size() - start - sizeof(std::uint32_t));
   std::memcpy(out.data() + start, &size, sizeof size);
+}
+
+void put_key(std::string& out, std::string_view prefix, std::string_view key) {
+  put(out, static_cast<std::uint32_t>(prefix.size() + key.size()));
+  out.append(prefix);
+  out.append(key);
 }
 
 bool decode_list(Reader& reader, const Limits& limits, bool pairs, Request& request) {
@@ -75,7 +86,9 @@ std::optional<Error> error_of(const Reply& reply) {
   return error;
 }
 
-void encode_request(const Request& request, std::string& out) {
+void encode_request(const Request& request, std::string& out) { encode_request(request, "", out); }
+
+void encode_request(const Request& request, std::string_view key_prefix, std::string& out) {
   const auto opcode = opcode_of(request.operation, Dialect::Extension);
   MUSTER_ASSERT(opcode.has_value());
   const std::size_t start = out.size();
@@ -89,7 +102,7 @@ void encode_request(const Request& request, std::string& out) {
         put<std::uint8_t>(out, request.blocking ? 1 : 0);
         break;
       case 'k':
-        put_string(out, request.key);
+        put_key(out, key_prefix, request.key);
         break;
       case 'v':
         put_string(out, first_value ? request.value : request.desired);
@@ -101,10 +114,16 @@ void encode_request(const Request& request, std::string& out) {
       case 'u':
         put(out, static_cast<std::uint32_t>(request.number));
         break;
+      case 's':
+        put(out, static_cast<std::uint8_t>(request.number));
+        break;
+      case 'm':
+        out.append(request.value);
+        break;
       default:
         put(out, static_cast<std::uint32_t>(request.keys.size()));
         for (std::size_t index = 0; index < request.keys.size(); ++index) {
-          put_string(out, request.keys[index]);
+          put_key(out, key_prefix, request.keys[index]);
           if (part == 'P') put_string(out, request.values[index]);
         }
     }
@@ -148,6 +167,14 @@ bool decode_request(std::string_view frame, const Limits& limits, Request& reque
       case 'u':
         request.number = reader.integer<std::uint32_t>();
         break;
+      case 's':
+        request.number = reader.integer<std::uint8_t>();
+        break;
+      case 'm':
+        request.value = reader.rest();
+        within_limits = request.value.size() <= limits.message_bytes;
+        if (!reader.failed()) reader = Reader({});
+        break;
       default:
         within_limits = decode_list(reader, limits, part == 'P', request);
     }
@@ -156,6 +183,18 @@ bool decode_request(std::string_view frame, const Limits& limits, Request& reque
   reason = fmt::format("a malformed {} frame of {} bytes, or one over the limits",
                        name_of(request.operation), frame.size());
   return false;
+}
+
+bool may_become_request(std::string_view input, const Limits& limits) {
+  if (input.size() < kFrameHeaderBytes) return true;
+  const auto operation = operation_of(static_cast<std::uint8_t>(input[8]), Dialect::Extension);
+  std::size_t fixed_bytes = kFrameHeaderBytes - sizeof(std::uint32_t);
+  if (operation == Operation::Open) {
+    fixed_bytes += sizeof(std::uint8_t);
+  } else if (operation != Operation::Say) {
+    return true;
+  }
+  return load<std::uint32_t>(input.data()) <= fixed_bytes + limits.message_bytes;
 }
 
 std::size_t begin_reply(std::uint32_t id, std::uint8_t status, std::string& out) {
@@ -169,8 +208,7 @@ std::size_t begin_reply(std::uint32_t id, std::uint8_t status, std::string& out)
 void end_reply(std::size_t start, std::string& out) { put_size(start, out); }
 
 void encode_error(std::uint32_t id, ErrorKind kind, std::string_view message, std::string& out) {
-  const std::size_t start =
-      begin_reply(id, static_cast<std::uint8_t>(kStatusErrorBase + static_cast<int>(kind)), out);
+  const std::size_t start = begin_reply(id, status_of(kind), out);
   out.append(message);
   end_reply(start, out);
 }

@@ -18,7 +18,8 @@ using namespace tests;
 using Status = RequestParser::Status;
 
 constexpr Limits kDefaults;
-constexpr Limits kSmall = {.key_bytes = 4, .value_bytes = 6, .key_count = 3, .frame_bytes = 64};
+constexpr Limits kSmall = {
+    .key_bytes = 4, .value_bytes = 6, .key_count = 3, .frame_bytes = 64, .message_bytes = 8};
 
 Feeder upgraded(const Limits& limits) {
   Feeder feeder(limits);
@@ -61,6 +62,10 @@ std::vector<Request> samples() {
       with_id(26, watch_prefix("")),
       with_id(27, drop_namespace("ns")),
       with_id(28, info()),
+      with_id(29, open_service(1, "hello")),
+      with_id(30, open_service(255, "")),
+      with_id(31, say(binary)),
+      with_id(32, say("")),
   };
 }
 
@@ -70,6 +75,7 @@ KeptRequest comparable(KeptRequest request) {
     case Operation::Add:
     case Operation::Barrier:
     case Operation::CancelWait:
+    case Operation::Open:
       break;
     default:
       request.number = 0;
@@ -136,6 +142,8 @@ TEST(StoreExtension, KeepsItsNumbers) {
   EXPECT_EQ(opcode_of(Operation::WatchPrefix, Dialect::Extension), 0x14);
   EXPECT_EQ(opcode_of(Operation::DropNamespace, Dialect::Extension), 0x15);
   EXPECT_EQ(opcode_of(Operation::Info, Dialect::Extension), 0x16);
+  EXPECT_EQ(opcode_of(Operation::Open, Dialect::Extension), 0x17);
+  EXPECT_EQ(opcode_of(Operation::Say, Dialect::Extension), 0x18);
   for (int number = 0x01; number <= 0x12; ++number) {
     EXPECT_EQ(operation_of(static_cast<std::uint8_t>(number), Dialect::Extension),
               operation_of(static_cast<std::uint8_t>(number), Dialect::Modern));
@@ -152,6 +160,9 @@ TEST(StoreExtension, WritesTheBytesThatOtherClientsRead) {
   EXPECT_EQ(bytes_of(with_id(10, multi_set({{"a", "1"}})), Dialect::Extension),
             "\x13\0\0\0\x0a\0\0\0\x0b\x01\0\0\0\x01\0\0\0a\x01\0\0\0"
             "1"s);
+  EXPECT_EQ(bytes_of(with_id(11, open_service(1, "hi")), Dialect::Extension),
+            "\x08\0\0\0\x0b\0\0\0\x17\x01hi"s);
+  EXPECT_EQ(bytes_of(with_id(11, say("x")), Dialect::Extension), "\x06\0\0\0\x0b\0\0\0\x18x"s);
 }
 
 TEST(StoreExtension, ParsesWhatItEncodes) {
@@ -205,8 +216,14 @@ TEST(StoreExtension, ReadsEveryFlagButZeroAsBlocking) {
 
 // --- Malformed requests --------------------------------------------------------------------------
 
+// Its body ends with a message, which is as long as the frame says.
+bool is_message(const Request& request) {
+  return request.operation == Operation::Open || request.operation == Operation::Say;
+}
+
 TEST(StoreExtension, RefusesABodyThatIsCutOffAnywhere) {
   for (const Request& sample : samples()) {
+    if (is_message(sample)) continue;
     const std::string body = body_of(sample);
     for (std::size_t size = 0; size < std::min<std::size_t>(body.size(), 64); ++size) {
       EXPECT_EQ(parse(kDefaults, with_body(sample, body.substr(0, size))), Status::Broken)
@@ -215,8 +232,13 @@ TEST(StoreExtension, RefusesABodyThatIsCutOffAnywhere) {
   }
 }
 
+TEST(StoreExtension, RefusesToOpenNoService) {
+  EXPECT_EQ(parse(kDefaults, with_body(with_id(1, open_service(1, "")), "")), Status::Broken);
+}
+
 TEST(StoreExtension, RefusesBytesBehindTheBody) {
   for (const Request& sample : samples()) {
+    if (is_message(sample)) continue;
     EXPECT_EQ(parse(kDefaults, with_body(sample, body_of(sample) + '\0')), Status::Broken)
         << name_of(sample.operation);
   }
@@ -277,6 +299,28 @@ TEST(StoreExtension, TakesValuesAtTheLimitAndRefusesOneByteMore) {
   EXPECT_EQ(parse(kSmall, compare_set("k", "", "1234567")), Status::Broken);
   EXPECT_EQ(parse(kSmall, multi_set({{"k", "123456"}})), Status::Complete);
   EXPECT_EQ(parse(kSmall, multi_set({{"k", "1234567"}})), Status::Broken);
+}
+
+TEST(StoreExtension, TakesMessagesAtTheLimitAndRefusesOneByteMore) {
+  EXPECT_EQ(parse(kSmall, open_service(1, "12345678")), Status::Complete);
+  EXPECT_EQ(parse(kSmall, open_service(1, "123456789")), Status::Broken);
+  EXPECT_EQ(parse(kSmall, say("12345678")), Status::Complete);
+  EXPECT_EQ(parse(kSmall, say("123456789")), Status::Broken);
+}
+
+TEST(StoreExtension, RefusesAMessageOverTheLimitAsSoonAsItIsAnnounced) {
+  for (const Request& request : {open_service(1, "123456789"), say("123456789")}) {
+    const std::string bytes = bytes_of(request, Dialect::Extension);
+    EXPECT_EQ(parse(kSmall, bytes.substr(0, kFrameHeaderBytes - 1)), Status::Incomplete);
+    EXPECT_EQ(parse(kSmall, bytes.substr(0, kFrameHeaderBytes)), Status::Broken);
+  }
+  for (const Request& request : {open_service(1, "12345678"), say("12345678")}) {
+    const std::string bytes = bytes_of(request, Dialect::Extension);
+    EXPECT_EQ(parse(kSmall, bytes.substr(0, bytes.size() - 1)), Status::Incomplete);
+  }
+  // Others may be longer.
+  const std::string other = bytes_of(check({"1234", "1234"}), Dialect::Extension);
+  EXPECT_EQ(parse(kSmall, other.substr(0, other.size() - 1)), Status::Incomplete);
 }
 
 TEST(StoreExtension, TakesACountAtTheLimitAndRefusesOneMore) {
@@ -403,10 +447,9 @@ TEST(StoreExtensionReply, IsMalformedWhenLargerThanTheReaderTakes) {
 }
 
 TEST(StoreExtensionReply, CarriesEveryKindOfError) {
-  for (const ErrorKind kind :
-       {ErrorKind::Invalid, ErrorKind::Unavailable, ErrorKind::Timeout, ErrorKind::Conflict,
-        ErrorKind::Closed, ErrorKind::Unimplemented, ErrorKind::Cancelled,
-        ErrorKind::Corrupt, ErrorKind::Finished}) {
+  for (const ErrorKind kind : {ErrorKind::Invalid, ErrorKind::Unavailable, ErrorKind::Timeout,
+                               ErrorKind::Conflict, ErrorKind::Closed, ErrorKind::Unimplemented,
+                               ErrorKind::Cancelled, ErrorKind::Corrupt, ErrorKind::Finished}) {
     std::string bytes;
     encode_error(9, kind, "why", bytes);
     Reply reply;
@@ -421,6 +464,13 @@ TEST(StoreExtensionReply, CarriesEveryKindOfError) {
 TEST(StoreExtensionReply, IsNoErrorWhenItIsOkOrAChange) {
   EXPECT_EQ(error_of({1, kStatusOk, "x"}), std::nullopt);
   EXPECT_EQ(error_of({1, kStatusChange, "x"}), std::nullopt);
+}
+
+TEST(StoreExtensionReply, GivesAReasonForAnErrorThatHasNone) {
+  const auto error = error_of({1, status_of(ErrorKind::Conflict), ""});
+  ASSERT_TRUE(error.has_value());
+  EXPECT_EQ(error->kind, ErrorKind::Conflict);
+  EXPECT_EQ(error->message, "the server gave no reason");
 }
 
 TEST(StoreExtensionReply, ReadsKindsOfErrorItDoesNotKnowAsInvalid) {

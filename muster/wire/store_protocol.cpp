@@ -48,6 +48,8 @@ constexpr std::array<Row, kOperationCount> kRows = {{
     {Operation::WatchPrefix, "WATCH_PREFIX", kNone, kNone, 0x14, ""},
     {Operation::DropNamespace, "DROP_NAMESPACE", kNone, kNone, 0x15, ""},
     {Operation::Info, "INFO", kNone, kNone, 0x16, ""},
+    {Operation::Open, "OPEN", kNone, kNone, 0x17, ""},
+    {Operation::Say, "SAY", kNone, kNone, 0x18, ""},
 }};
 
 constexpr bool rows_are_in_order() {
@@ -300,7 +302,12 @@ RequestParser::Status RequestParser::next_frame(std::string_view input, Request&
     return broken(
         fmt::format("a frame of {} bytes, more than the limit of {}", size, limits_.frame_bytes));
   }
-  if (input.size() - sizeof(std::uint32_t) < size) return Status::Incomplete;
+  if (input.size() - sizeof(std::uint32_t) < size) {
+    // What is too long to be said is not gathered first.
+    if (!may_become_request(input, limits_))
+      return broken(fmt::format("a message of more than {} bytes", limits_.message_bytes));
+    return Status::Incomplete;
+  }
   consumed = sizeof(std::uint32_t) + size;
   if (!decode_request(input.substr(0, consumed), limits_, request, reason_)) return Status::Broken;
   return Status::Complete;

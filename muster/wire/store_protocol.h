@@ -47,8 +47,10 @@ enum class Operation : std::uint8_t {
   WatchPrefix,
   DropNamespace,
   Info,
+  Open,
+  Say,
 };
-inline constexpr std::size_t kOperationCount = static_cast<std::size_t>(Operation::Info) + 1;
+inline constexpr std::size_t kOperationCount = static_cast<std::size_t>(Operation::Say) + 1;
 std::string_view name_of(Operation operation);
 
 // The opcode in a dialect, if it has the operation there; and back.
@@ -83,7 +85,8 @@ struct Limits {
   std::size_t key_count = 131'072;
   std::size_t legacy_key_bytes = std::size_t{1} << 20U;
   std::size_t legacy_value_bytes = std::size_t{1} << 30U;
-  std::size_t frame_bytes = std::size_t{1} << 30U;  // one frame of the extension
+  std::size_t frame_bytes = std::size_t{1} << 30U;    // one frame of the extension
+  std::size_t message_bytes = std::size_t{1} << 20U;  // what a client says to a service at once
 };
 
 // One request, in any dialect. The views point into the bytes it was parsed from.
@@ -92,10 +95,10 @@ struct Request {
   std::uint32_t id = 0;      // the extension's
   bool blocking = false;     // the extension's Get, MultiGet and QueuePop wait on the server if set
   std::string_view key;      // or queue, prefix, namespace
-  std::string_view value;    // or data, item, expected
+  std::string_view value;    // or data, item, expected, message
   std::string_view desired;  // CompareSet
   std::int64_t number = 0;   // Add's delta, Barrier's member count, Ping's nonce, CancelWait's
-                             // target, Upgrade's version
+                             // target, Upgrade's version, Open's service
   std::vector<std::string_view> keys;
   std::vector<std::string_view> values;  // MultiSet: the values that go with `keys`
 };

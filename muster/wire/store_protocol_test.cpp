@@ -145,7 +145,8 @@ TEST(StoreProtocol, NumbersTheOperationsAsPyTorchDoes) {
       {Operation::QueueLength, -1, 0x10}, {Operation::ListKeys, -1, 0x11},
       {Operation::Barrier, -1, 0x12},     {Operation::Upgrade, -1, 0x80},
       {Operation::WatchPrefix, -1, -1},   {Operation::DropNamespace, -1, -1},
-      {Operation::Info, -1, -1},
+      {Operation::Info, -1, -1},          {Operation::Open, -1, -1},
+      {Operation::Say, -1, -1},
   };
   ASSERT_EQ(rows.size(), kOperationCount);
   for (const Row& row : rows) {

@@ -51,6 +51,12 @@ KeptRequest random_request(Dialect dialect, Random& random) {
   made.value = random.chance(500) ? "v" : "7";
   made.desired = "w";
   made.number = static_cast<std::int64_t>(random.below(4));
+  // Most of what is said is said to the service that there is, in its language.
+  if (made.operation == Operation::Open && random.chance(900)) made.number = 1;
+  if (made.operation == Operation::Open || made.operation == Operation::Say) {
+    constexpr std::string_view kLetters = "eafFrx";
+    made.value = std::string(1, kLetters[random.below(kLetters.size())]) + "words";
+  }
   for (std::uint64_t count = random.below(4); count > 0; --count) {
     made.keys.push_back(random_key(random));
   }

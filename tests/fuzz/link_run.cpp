@@ -22,7 +22,8 @@ using store::ExtensionLink;
 class Sink final : public store::ReplySink {
  public:
   // What it does when a reply comes.
-  enum class Manner { Keeps, Forgets, Cancels, AsksAgain };
+  enum class Manner { Keeps, Forgets, Cancels, AsksAgain, Talks };
+  static constexpr int kManners = 5;
 
   Sink(std::unique_ptr<ExtensionLink>& link, Manner manner) : link_(link), manner_(manner) {
     ask();
@@ -37,6 +38,9 @@ class Sink final : public store::ReplySink {
     reader.integer<std::uint8_t>();
     reader.string(reply.body.size());
     if (manner_ == Manner::Keeps) return;
+    if (manner_ == Manner::Talks && reply.status == wire::kStatusChange) {
+      return link_->say(id_, reply.body.substr(0, 10));
+    }
     leave(manner_ == Manner::Cancels);
     if (manner_ == Manner::AsksAgain && ++times_ < 4) ask();
   }
@@ -50,8 +54,10 @@ class Sink final : public store::ReplySink {
 
  private:
   void ask() {
-    Request question = manner_ == Manner::Keeps ? watch_prefix("/") : blocking(get("/k"));
-    id_ = link_->send(question, *this);
+    Request question = blocking(get("/k"));
+    if (manner_ == Manner::Keeps) question = watch_prefix("/");
+    if (manner_ == Manner::Talks) question = open_service(1, "hello");
+    id_ = link_->send(question, "", *this);
     is_asking_ = true;
   }
 
@@ -105,7 +111,8 @@ void run_link(std::string_view text, std::uint64_t seed) {
   {
     std::vector<std::unique_ptr<Sink>> sinks;
     for (int index = 0; index < 8; ++index) {
-      sinks.push_back(std::make_unique<Sink>(link, static_cast<Sink::Manner>(index % 4)));
+      sinks.push_back(
+          std::make_unique<Sink>(link, static_cast<Sink::Manner>(index % Sink::kManners)));
     }
     MUSTER_ASSERT(loop.run_until_idle());
     MUSTER_ASSERT(lost <= 1 && (lost == 1) == (link == nullptr));
@@ -114,7 +121,8 @@ void run_link(std::string_view text, std::uint64_t seed) {
     // of libFuzzer's usual length has fewer blocks than that.
     for (int turn = 0; turn < 5000 && link != nullptr; ++turn) {
       sinks.erase(sinks.begin());
-      sinks.push_back(std::make_unique<Sink>(link, static_cast<Sink::Manner>(turn % 4)));
+      sinks.push_back(
+          std::make_unique<Sink>(link, static_cast<Sink::Manner>(turn % Sink::kManners)));
       MUSTER_ASSERT(loop.run_until_idle());
     }
     if (ends) MUSTER_ASSERT(lost == 1);

@@ -123,6 +123,12 @@ inline Request drop_namespace(std::string_view name) {
   return request(Operation::DropNamespace, name);
 }
 inline Request info() { return request(Operation::Info); }
+inline Request open_service(std::uint8_t service, std::string_view message) {
+  return with_number(with_value(request(Operation::Open), message), service);
+}
+inline Request say(std::string_view message) {
+  return with_value(request(Operation::Say), message);
+}
 
 // Requires: the dialect has the operation.
 inline std::string bytes_of(const Request& made, Dialect dialect) {

@@ -5,6 +5,7 @@
 #include "muster/store/hub.h"
 #include "muster/wire/codec.h"
 #include "muster/wire/store_extension.h"
+#include "tests/fuzz/chat_service.h"
 #include "tests/fuzz/conversation.h"
 #include "tests/fuzz/peer.h"
 #include "tests/fuzz/requests.h"
@@ -34,12 +35,14 @@ HubOptions small_limits() {
   options.limits.legacy_key_bytes = 96;
   options.limits.legacy_value_bytes = 512;
   options.limits.frame_bytes = 1024;
+  options.limits.message_bytes = 256;
   options.memory_bytes_max = std::size_t{16} << 10U;
   options.reply_bytes_max = 4096;
   options.output_bytes_high = 2048;
   options.output_bytes_max = std::size_t{32} << 10U;
   options.waits_per_session_max = 8;
   options.watches_per_session_max = 8;
+  options.conversations_per_session_max = 8;
   options.namespaces_max = 4;
   return options;
 }
@@ -125,6 +128,45 @@ class Observer {
   std::uint32_t last_id_ = 0;
 };
 
+// Talks to the service, too, and hears what it says to all. Reads when all is over, so that nothing
+// depends on when it does; comes again when it was sent away.
+class Listener {
+ public:
+  explicit Listener(Hub& hub) : hub_(hub) { connect(); }
+
+  void listen() {
+    const std::string bytes = peer_->read();
+    std::string_view rest = bytes;
+    while (!rest.empty()) {
+      wire::Reply reply;
+      const auto size = wire::decode_reply(rest, rest.size(), reply);
+      MUSTER_ASSERT(size && *size > 0 && reply.id == kId && talks_);
+      talks_ = reply.status == wire::kStatusChange;
+      rest.remove_prefix(*size);
+    }
+    if (peer_->closed()) connect();
+    if (!talks_) talk();
+  }
+
+ private:
+  static constexpr std::uint32_t kId = 3;
+
+  void connect() {
+    peer_.emplace(hub_);
+    peer_->send(std::string(kValidate) + bytes_of(upgrade(1, ""), Dialect::Modern));
+    MUSTER_ASSERT(peer_->read() == std::string("\1\0\0\0", 4));
+    talk();
+  }
+  void talk() {
+    peer_->send(bytes_of(with_id(kId, open_service(1, "here")), Dialect::Extension));
+    talks_ = true;
+  }
+
+  Hub& hub_;
+  std::optional<Peer> peer_;
+  bool talks_ = false;
+};
+
 std::int64_t described(const Hub& hub, std::string_view name) {
   for (const auto& [line, value] : hub.describe()) {
     if (line == name) return std::stoll(value);
@@ -145,10 +187,13 @@ struct Seen {
 
 Seen run(Dialect begins_as, const HubOptions& options, const std::vector<std::string_view>& pieces,
          bool reading) {
+  ChatService chat;
   Hub hub(options);
+  hub.add_service(static_cast<store::ServiceId>(1), chat);
   Seen seen;
   {
     Observer observer(hub);
+    Listener listener(hub);
     Peer subject(hub);
     if (begins_as != Dialect::Undecided) subject.send(kValidate);
     if (begins_as == Dialect::Extension) {
@@ -167,8 +212,11 @@ Seen run(Dialect begins_as, const HubOptions& options, const std::vector<std::st
     subject.close();
     MUSTER_ASSERT(described(hub, "waiting") == 0);
     MUSTER_ASSERT(described(hub, "watching") == 0);
+    listener.listen();
+    MUSTER_ASSERT(described(hub, "conversations") == 1 && chat.size() == 1);
     observer.delete_everything();
   }
+  MUSTER_ASSERT(chat.size() == 0);
   for (const std::string& name : hub.namespaces()) MUSTER_ASSERT(hub.drop_namespace(name));
   MUSTER_ASSERT(hub.memory_bytes() == 0);
   return seen;

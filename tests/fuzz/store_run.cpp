@@ -31,8 +31,8 @@ constexpr std::size_t kInputBytesMax = std::size_t{1} << 20U;
 // Owned by run_store; the scope is the last member, so its tasks go first.
 class Program {
  public:
-  Program(Loop& loop, net::Transport& transport, Random& random)
-      : loop_(loop), transport_(transport), random_(random) {
+  Program(Loop& loop, net::Transport& transport, Random& random, bool talks_first)
+      : loop_(loop), transport_(transport), random_(random), talks_first_(talks_first) {
     running_ = 1;
     scope_.start(connect());
   }
@@ -65,6 +65,10 @@ class Program {
     if (connected) {
       store_ = std::move(*connected);
       running_ += 4;
+      if (talks_first_) {
+        ++running_;
+        scope_.start(talk());
+      }
       scope_.start(do_everything());
       scope_.start(wait_for_things());
       scope_.start(watch(Store::WatchScope::Key));
@@ -103,6 +107,7 @@ class Program {
     note(co_await store_->info());
     note(co_await store_->drop_namespace("other"));
     note(co_await store_->count_as_worker());
+    if (!talks_first_) co_await converse();
     --running_;
   }
 
@@ -125,10 +130,37 @@ class Program {
     --running_;
   }
 
+  Task<void> talk() {
+    co_await converse();
+    --running_;
+  }
+
+  Task<void> converse() {
+    store::ServiceClient* const services = store_->services();
+    MUSTER_ASSERT((services != nullptr) == (store_->dialect() == wire::Dialect::Extension));
+    for (int talks = 0; services != nullptr && talks < 3; ++talks) {
+      auto opened = co_await services->open(store::ServiceId::Rendezvous, "hello");
+      note(opened);
+      if (!opened) break;
+      for (int messages = 0; messages < 8; ++messages) {
+        auto message = co_await (*opened)->next(soon());
+        if (!message && message.error().kind != ErrorKind::Timeout) {
+          // It is over, and stays so.
+          auto again = co_await (*opened)->next(soon());
+          MUSTER_ASSERT(!again && again.error() == message.error());
+          MUSTER_ASSERT(!message.error().message.empty());
+          break;
+        }
+        (*opened)->say("go on");
+      }
+    }
+  }
+
   Loop& loop_;
   net::Transport& transport_;
   Random& random_;
-  int running_ = 0;  // tasks
+  const bool talks_first_;  // to a service; else when everything else is done
+  int running_ = 0;         // tasks
   std::unique_ptr<TcpStore> store_;
   TaskScope scope_;
 };
@@ -139,7 +171,7 @@ void run_store(std::string_view text, StoreRunOptions options) {
   store::testing::TestLoop loop;
   Random random(options.seed);
   FakeServer server(loop, random, parse_scripts(text));
-  Program program(loop, server, random);
+  Program program(loop, server, random, options.seed % 2 == 0);
   if (options.turns_max < 0) {
     MUSTER_ASSERT(loop.run_until([&] { return program.done(); }));
     return;
