@@ -14,19 +14,19 @@ namespace {
 
 using namespace rendezvous;
 
-// Started by the first round in which this node is rank 0, and kept.
+// The store that the workers of a round begin with. PyTorch's workers write the same keys in every
+// round and expect to find none: so each round has a new one, at a port that workers of earlier
+// rounds, wherever some may be left, do not know.
 class Bootstrap {
  public:
   Bootstrap(Loop& loop, Random& random, net::Transport& transport)
       : loop_(loop), random_(random), transport_(transport) {}
 
   Result<int> port() {
-    if (!store_) {
-      auto started = HostedStore::start(loop_, random_, transport_, {});
-      if (!started) return fail(std::move(started.error()));
-      store_ = std::move(*started);
-      log::info("rendezvous", "this node hosts the workers' store port={}", store_->port());
-    }
+    auto started = HostedStore::start(loop_, random_, transport_, {});
+    if (!started) return fail(std::move(started.error()));
+    store_ = std::move(*started);
+    log::info("rendezvous", "this node hosts the workers' store port={}", store_->port());
     return store_->port();
   }
 

@@ -7,19 +7,24 @@
 #include "muster/rendezvous/options.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <charconv>
+#include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 namespace muster::backends {
 namespace {
 
 using namespace rendezvous;
 
-// Where PyTorch's clients and ours count themselves in, so that a host knows that all have come.
-constexpr std::string_view kWorkerCountKey = "init/";
 // A node that was started anew finds its round among this many.
 constexpr std::int64_t kRoundsMax = 1'000'000;
+// So many of those who have not come are named.
+constexpr std::size_t kMissingNamedMax = 10;
 
 struct StaticOptions {
   std::string backend;
@@ -81,11 +86,18 @@ class StaticHandler final : public Handler {
   Task<Result<Info>> join() {
     const TimePoint deadline = after(environment_.loop.now(), options_.timeout);
     if (!connection_) {
-      auto connected = co_await connect(deadline);
+      auto connected = co_await connect();
       if (!connected) co_return fail(std::move(connected.error()));
       connection_ = std::move(*connected);
     }
-    auto round = co_await agree_on_round();
+    auto here = co_await connection_->client->set(here_key(options_.rank), "");
+    if (!here) co_return fail(ErrorKind::Unavailable, here.error().message);
+    if (options_.rank == 0 && !all_came_) {
+      auto all = co_await wait_for_all(deadline);
+      if (!all) co_return fail(std::move(all.error()));
+      all_came_ = true;
+    }
+    auto round = co_await claim_round();
     if (!round) co_return fail(std::move(round.error()));
     round_ = *round;
     Info info;
@@ -101,7 +113,7 @@ class StaticHandler final : public Handler {
     co_return info;
   }
 
-  Task<Result<std::shared_ptr<Connection>>> connect(TimePoint deadline) {
+  Task<Result<std::shared_ptr<Connection>>> connect() {
     auto connection = std::make_shared<Connection>();
     if (options_.rank == 0) {
       auto server = HostedStore::start(environment_.loop, environment_.random, machine_.transport(),
@@ -117,6 +129,7 @@ class StaticHandler final : public Handler {
     store::TcpStoreOptions options;
     options.endpoint = options_.endpoint;
     options.connect_timeout = options_.timeout;
+    // A PyTorch process that hosts the store waits until all have done so.
     options.count_as_worker = true;
     auto client = co_await store::connect_tcp_store(environment_.loop, machine_.transport(),
                                                     environment_.random, std::move(options));
@@ -126,49 +139,88 @@ class StaticHandler final : public Handler {
                                  net::describe(options_.endpoint), client.error().message));
     }
     connection->client = std::move(*client);
-    if (options_.rank == 0) {
-      auto all = co_await wait_for_all(*connection->client, deadline);
-      if (!all) co_return fail(std::move(all.error()));
-    }
     co_return connection;
   }
 
-  Task<Result<>> wait_for_all(store::Store& store, TimePoint deadline) {
-    const std::string key(kWorkerCountKey);
-    auto watch = co_await store.watch(key, store::Store::WatchScope::Key);
-    if (!watch) co_return fail(ErrorKind::Unavailable, watch.error().message);
-    std::int64_t count = 0;
-    while (count < options_.world_size) {
-      auto change = co_await (*watch)->next(deadline);
-      if (!change && change.error().kind == ErrorKind::Timeout) {
-        co_return fail(ErrorKind::Timeout,
-                       fmt::format("only {} of {} nodes have connected to this one in {}", count,
-                                   options_.world_size, muster::describe(options_.timeout)));
-      }
-      if (!change) co_return fail(ErrorKind::Unavailable, change.error().message);
-      std::from_chars(change->value.data(), change->value.data() + change->value.size(), count);
+  Task<Result<>> wait_for_all(TimePoint deadline) {
+    std::vector<std::string> keys;
+    for (std::int64_t rank = 0; rank < options_.world_size; ++rank) keys.push_back(here_key(rank));
+    auto waited = co_await connection_->client->wait(std::move(keys), deadline);
+    if (waited) co_return Result<>();
+    if (waited.error().kind != ErrorKind::Timeout) {
+      co_return fail(ErrorKind::Unavailable, waited.error().message);
     }
-    co_return Result<>();
+    std::vector<std::int64_t> missing;
+    for (std::int64_t rank = 0; rank < options_.world_size; ++rank) {
+      auto here = co_await connection_->client->try_get(here_key(rank));
+      if (!here) co_return fail(ErrorKind::Unavailable, here.error().message);
+      if (!*here) missing.push_back(rank);
+    }
+    const auto count = options_.world_size - static_cast<std::int64_t>(missing.size());
+    const bool too_many = missing.size() > kMissingNamedMax;
+    if (too_many) missing.resize(kMissingNamedMax);
+    co_return fail(ErrorKind::Timeout,
+                   fmt::format("only {} of {} nodes have connected to this one in {}; missing are "
+                               "the ranks {}{}",
+                               count, options_.world_size, muster::describe(options_.timeout),
+                               fmt::join(missing, ", "), too_many ? " and more" : ""));
   }
 
-  // Each round is joined by as many as there are nodes. One that was started anew finds the earlier
-  // ones full.
-  Task<Result<std::int64_t>> agree_on_round() {
+  // Each rank can be in a round once. One that begins anew, or has fallen behind, joins the latest
+  // that anybody is in, or the one after it if it has been in that already: so that nodes that were
+  // restarted differently often meet again.
+  Task<Result<std::int64_t>> claim_round() {
     store::Store& store = *connection_->client;
-    for (std::int64_t round = round_ + 1; round < kRoundsMax; ++round) {
-      auto count =
-          co_await store.add(fmt::format("muster.static.{}/{}", options_.run_id, round), 1);
+    auto latest = co_await latest_round();
+    if (!latest) co_return fail(std::move(latest.error()));
+    for (std::int64_t round = std::max(round_ + 1, *latest); round < kRoundsMax; ++round) {
+      auto count = co_await store.add(key(fmt::format("{}/{}", round, options_.rank)), 1);
       if (!count) co_return fail(ErrorKind::Unavailable, count.error().message);
-      if (*count <= options_.world_size) co_return round;
+      if (*count != 1) continue;
+      auto announced = co_await announce(round);
+      if (!announced) co_return fail(std::move(announced.error()));
+      co_return round;
     }
     co_return fail(ErrorKind::Unavailable, "there have been too many rounds");
   }
+
+  // 0 if nobody is in any.
+  Task<Result<std::int64_t>> latest_round() {
+    auto text = co_await connection_->client->try_get(key("latest"));
+    if (!text) co_return fail(ErrorKind::Unavailable, text.error().message);
+    co_return round_in(text->value_or(""));
+  }
+
+  Task<Result<>> announce(std::int64_t round) {
+    store::Store& store = *connection_->client;
+    const std::string mine = fmt::to_string(round);
+    std::string expected;
+    for (;;) {
+      auto swapped = co_await store.compare_set(key("latest"), expected, mine);
+      if (!swapped) co_return fail(ErrorKind::Unavailable, swapped.error().message);
+      if (swapped->stored || round_in(swapped->value) >= round) co_return Result<>();
+      // A key that is gone gives back what was expected of it.
+      expected = swapped->value == expected ? "" : std::move(swapped->value);
+    }
+  }
+
+  static std::int64_t round_in(std::string_view text) {
+    std::int64_t round = 0;
+    std::from_chars(text.data(), text.data() + text.size(), round);
+    return round;
+  }
+
+  std::string key(std::string_view rest) const {
+    return fmt::format("muster.static.{}/{}", options_.run_id, rest);
+  }
+  std::string here_key(std::int64_t rank) const { return key(fmt::format("here/{}", rank)); }
 
   Machine& machine_;
   Environment& environment_;
   StaticOptions options_;
   std::shared_ptr<Connection> connection_;  // with the stores of the rounds
   std::int64_t round_ = -1;
+  bool all_came_ = false;  // for rank 0, which waits for them once
   bool joining_ = false;
 };
 

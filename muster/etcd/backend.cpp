@@ -79,6 +79,10 @@ class EtcdBackend final : public rendezvous::Backend {
   Task<Result<>> beat(std::string name, Duration window) override;
   Task<Result<>> retire(std::string name) override;
   Task<Result<std::vector<Sign>>> signs(std::vector<std::string> names) override;
+  bool has_wishes() const override { return true; }
+  Task<Result<>> wish(std::string name, std::string text) override;
+  Task<Result<>> withdraw(std::string name) override;
+  Task<Result<std::vector<std::string>>> wishes() override;
 
  private:
   // Somebody in wait_signal.
@@ -105,6 +109,7 @@ class EtcdBackend final : public rendezvous::Backend {
   std::string signal_key() const { return root_ + "signal"; }
   std::string alive_key(std::string_view name) const { return alive_prefix() + std::string(name); }
   std::string alive_prefix() const { return root_ + "alive/"; }
+  std::string wish_prefix() const { return root_ + "wish/"; }
 
   Result<Stored> open(const KeyValue& kv) const;
   // For a write that was sent more than once and whose last attempt failed its comparison: whether
@@ -435,6 +440,38 @@ Task<Result<std::vector<Sign>>> EtcdBackend::signs(std::vector<std::string> name
     }
   }
   co_return result;
+}
+
+// ---- wishes
+
+Task<Result<>> EtcdBackend::wish(std::string name, std::string text) {
+  // Without a lease it would outlive its node. It is only a hint: then there is none.
+  if (lease_id_ == 0) co_return Result<>();
+  Txn txn;
+  txn.success.emplace_back(Put{wish_prefix() + name, std::move(text), lease_id_});
+  const Result<TxnReply> reply = co_await client_.txn(std::move(txn), Client::Repeat::Allowed);
+  const bool lease_is_gone = !reply && reply.error().kind == ErrorKind::Conflict;
+  if (!reply && !lease_is_gone) co_return fail(reply.error());
+  co_return Result<>();
+}
+
+Task<Result<>> EtcdBackend::withdraw(std::string name) {
+  Txn txn;
+  txn.success.emplace_back(Delete{wish_prefix() + name});
+  const Result<TxnReply> reply = co_await client_.txn(std::move(txn), Client::Repeat::Allowed);
+  if (!reply) co_return fail(reply.error());
+  co_return Result<>();
+}
+
+Task<Result<std::vector<std::string>>> EtcdBackend::wishes() {
+  Range range;
+  range.key = wish_prefix();
+  range.range_end = prefix_end(wish_prefix());
+  Result<RangeReply> reply = co_await client_.range_all(std::move(range));
+  if (!reply) co_return fail(reply.error());
+  std::vector<std::string> texts;
+  for (KeyValue& kv : reply->kvs) texts.push_back(std::move(kv.value));
+  co_return texts;
 }
 
 }  // namespace

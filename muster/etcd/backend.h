@@ -4,6 +4,7 @@
 //                                              token is its mod revision
 //   <prefix>/rendezvous/<run id>/signal        put in the same transaction as a state with signal
 //   <prefix>/rendezvous/<run id>/alive/<node>  on the lease of the backend object that beats for it
+//   <prefix>/rendezvous/<run id>/wish/<node>   what a node that joins wants, on the same lease
 //
 // "/" and "%" in a run id are written as %2F and %25. A write without an answer (a member died) is
 // sent again: it is bound to the token, so it counts once, and the write id in the history of the

@@ -191,12 +191,12 @@ class Fields {
   bool has(std::string_view name) const { return find(name) != nullptr; }
   // An absent object is an empty one.
   Fields object(std::string_view name) const {
-    static const json::object kEmpty;
+    static const json::object nothing;
     const json::value* const value = find(name);
-    if (value == nullptr) return Fields(kEmpty, failed_);
+    if (value == nullptr) return Fields(nothing, failed_);
     if (const json::object* const object = value->if_object()) return Fields(*object, failed_);
     failed_ = true;
-    return Fields(kEmpty, failed_);
+    return Fields(nothing, failed_);
   }
   template <typename Visit>
   void each(std::string_view name, const Visit& visit) const {

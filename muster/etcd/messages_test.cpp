@@ -1,5 +1,6 @@
 #include "muster/etcd/messages.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <string>
@@ -161,11 +162,10 @@ TEST(Verdict, TellsWhatToDoWithARequest) {
            Row{2, "context canceled", Kind::Unknown, ErrorKind::Unavailable},
            Row{4, "context deadline exceeded", Kind::Unknown, ErrorKind::Unavailable},
        }) {
-    const std::string quoted = std::string("\"") + row.message + "\"";
+    const std::string quoted = fmt::format("\"{}\"", row.message);
     for (const std::string& body :
-         {R"({"error":)" + quoted + R"(,"message":)" + quoted + R"(,"code":)" +
-              std::to_string(row.code) + "}",
-          R"({"code":)" + std::to_string(row.code) + R"(,"message":)" + quoted + "}"}) {
+         {fmt::format(R"({{"error":{0},"message":{0},"code":{1}}})", quoted, row.code),
+          fmt::format(R"({{"code":{},"message":{}}})", row.code, quoted)}) {
       const Verdict verdict = judge(503, body);
       EXPECT_EQ(verdict.kind, row.kind) << body;
       EXPECT_EQ(verdict.error.kind, row.error) << body;

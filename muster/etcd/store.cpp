@@ -428,6 +428,7 @@ Task<Result<std::vector<std::string>>> EtcdStore::multi_get(std::vector<std::str
   const Result<> gathered = co_await gather(gathering, deadline);
   if (!gathered) co_return fail(gathered.error());
   std::vector<std::string> values;
+  values.reserve(keys.size());
   for (const std::string& key : keys) values.push_back(gathering.found[key]);
   co_return values;
 }

@@ -137,6 +137,8 @@ void EpollLoop::turn() {
   epoll_event events[kEventsMax];
   const int count = ::epoll_wait(epoll_.get(), events, kEventsMax, timeout);
   MUSTER_ASSERT(count >= 0 || errno == EINTR);
+  // Perhaps this process was stopped for long: what has come meanwhile goes before what is due.
+  if (count < 0) return;
   now_ = clock_.now();
   bool woken = false;
   for (int index = 0; index < count; ++index) {

@@ -80,6 +80,21 @@ class Backend {
   virtual Task<Result<>> retire(std::string name) = 0;
   // The signs of these nodes, in their order.
   virtual Task<Result<std::vector<Sign>>> signs(std::vector<std::string> names) = 0;
+
+  // Wishes: what nodes want of the state, made known so that whoever writes it next can grant all
+  // of them at once. Only for backends whose writes are slow. A wish is a hint: it may be lost, and
+  // its node sees to itself then. It is gone when its node's sign of life is.
+  virtual bool has_wishes() const { return false; }
+  // Requires: a sign of life was given.
+  virtual Task<Result<>> wish(std::string name, std::string text) {
+    (void)name, (void)text;
+    co_return Result<>();
+  }
+  virtual Task<Result<>> withdraw(std::string name) {
+    (void)name;
+    co_return Result<>();
+  }
+  virtual Task<Result<std::vector<std::string>>> wishes() { co_return std::vector<std::string>(); }
 };
 
 }  // namespace muster::rendezvous

@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 
@@ -14,6 +15,8 @@ namespace {
 
 // How long rank 0 of a round that has lost a member may still take to publish the store's address.
 constexpr Duration kPublishGrace = std::chrono::seconds(1);
+// However late the round was complete: so long its members have to learn the store's address.
+constexpr Duration kPublishTime = std::chrono::seconds(30);
 
 class DynamicHandler final : public Handler {
  public:
@@ -117,8 +120,17 @@ class DynamicHandler final : public Handler {
       info.round = place->id.round;
       // The name that PyTorch gives it, for programs that look for it.
       info.store = parts_.round_store(fmt::format("torch.rendezvous.{}.{}", run_id(), info.round));
-      auto bootstrap = co_await agree_on_bootstrap(info.rank, *info.store, deadline);
-      if (!bootstrap) co_return fail(std::move(bootstrap.error()));
+      // Only a spare is past its deadline, and it was given a new one when it was called.
+      if (loop_.now() > deadline) deadline = after(loop_.now(), parts_.settings.timeouts.join);
+      const TimePoint limit = std::max(deadline, after(loop_.now(), kPublishTime));
+      auto bootstrap = co_await agree_on_bootstrap(info.rank, *info.store, limit);
+      if (!bootstrap) {
+        // The others must not count on a member whose workers never start.
+        const TimePoint leave_by = after(loop_.now(), kRollbackWindow);
+        (void)co_await parts_.driver->leave(leave_by);
+        parts_.driver->stop();
+        co_return fail(std::move(bootstrap.error()));
+      }
       if (*bootstrap) {
         info.bootstrap = std::move(**bootstrap);
         co_return info;

@@ -151,6 +151,12 @@ void Group::adopt(const Hello& hello, TimePoint now) {
   const Mark before = mark();
   state_.participants[hello.node] = place.rank;
   state_.last_heartbeats[hello.node] = now;
+  if (static_cast<std::int64_t>(state_.participants.size()) == state_.max_nodes) {
+    // All are back: for those who came meanwhile there is no room after all.
+    state_.redundancy_list.merge(state_.wait_list);
+    state_.wait_list.clear();
+    enqueue_all(state_.redundancy_list);
+  }
   react(before);
 }
 

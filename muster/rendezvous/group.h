@@ -162,11 +162,11 @@ class Group {
   std::optional<TimePoint> adoption_ends_;
 
   News told_;
-  TimePoint told_at_;
+  TimePoint told_at_ = TimePoint::min();
   TimePoint flush_at_ = kNever;
   std::uint64_t change_count_ = 0;
   std::uint64_t observed_count_ = 0;
-  TimePoint observed_at_;
+  TimePoint observed_at_ = TimePoint::min();
 };
 
 }  // namespace muster::rendezvous

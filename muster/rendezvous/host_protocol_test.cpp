@@ -107,9 +107,8 @@ TEST(HostProtocol, HasTheseBytesForAHello) {
   wire::put_string(expected, "host");
   for (const std::int64_t number : {258, 2}) wire::put(expected, number);
   wire::put<std::uint64_t>(expected, 0x0102030405060708);
-  for (const std::int64_t number :
-       {std::int64_t{2}, std::int64_t{3}, std::int64_t{7'000'000'000}, std::int64_t{15'000'000'000},
-        std::int64_t{100'000'000}}) {
+  for (const std::int64_t number : {std::int64_t{2}, std::int64_t{3}, std::int64_t{7'000'000'000},
+                                    std::int64_t{15'000'000'000}, std::int64_t{100'000'000}}) {
     wire::put(expected, number);
   }
   for (const std::uint64_t number : {9, 5}) wire::put(expected, number);
@@ -254,9 +253,8 @@ TEST(HostProtocol, RefusesWhatNobodyIsTold) {
   expect_invalid(decode_told(std::string(1, '\0')), "kind");
   expect_invalid(decode_told("\x07"), "kind");
   expect_invalid(decode_told("\x05!"), "length");
-  for (const std::string& bytes :
-       {encode_joined({{1, 2}, 0, 1}), encode_status({}, false), encode_failed({}, "x"),
-        encode_snapshot({})}) {
+  for (const std::string& bytes : {encode_joined({{1, 2}, 0, 1}), encode_status({}, false),
+                                   encode_failed({}, "x"), encode_snapshot({})}) {
     EXPECT_FALSE(decode_told(bytes + "x"));
     EXPECT_FALSE(decode_told(std::string_view(bytes).substr(0, bytes.size() - 1)));
   }
@@ -281,7 +279,8 @@ TEST(HostProtocol, TakesAtMost32BytesForAHeartbeat) {
 }
 
 TEST(HostProtocol, TakesTheSameForAnyNumberOfNodes) {
-  EXPECT_EQ(encode_joined({{1, 1}, 0, 1}).size(), encode_joined({{1, 1}, 999'999, 1'000'000}).size());
+  EXPECT_EQ(encode_joined({{1, 1}, 0, 1}).size(),
+            encode_joined({{1, 1}, 999'999, 1'000'000}).size());
   EXPECT_EQ(encode_status({.waiting = 1}, false).size(),
             encode_status({.waiting = 1'000'000}, false).size());
 }

@@ -188,12 +188,12 @@ class HostedDriver final : public Driver {
   Task<void> converse() {
     int failure_count = 0;
     for (;;) {
-      auto talk = co_await services_.open(store::ServiceId::Rendezvous, hello());
+      const Hello said = hello();
+      auto talk = co_await services_.open(store::ServiceId::Rendezvous, encode(said));
       Error error;
       if (talk) {
         talk_ = talk->get();
-        // What was asked for while there was no line, and is not in the hello.
-        if (show_ != nullptr) talk_->say(encode(Said{Said::Kind::Show, {}}));
+        catch_up(said);
         heard_ = false;
         error = co_await listen();
         if (heard_) failure_count = 0;
@@ -221,7 +221,21 @@ class HostedDriver final : public Driver {
     }
   }
 
-  std::string hello() const {
+  // Says what has changed since the hello was written: to open a line may take long.
+  void catch_up(const Hello& said) {
+    if (join_ != nullptr && !said.joins) {
+      talk_->say(encode(Said{Said::Kind::Join, place_ ? place_->id : RoundId()}));
+    } else if (join_ == nullptr && said.joins) {
+      is_in_ = false;
+      talk_->say(encode(Said{Said::Kind::Leave, {}}));
+    }
+    if (wants_closed_ && !said.closes && !said.knows_closed) {
+      talk_->say(encode(Said{Said::Kind::Close, {}}));
+    }
+    if (show_ != nullptr) talk_->say(encode(Said{Said::Kind::Show, {}}));
+  }
+
+  Hello hello() const {
     Hello hello;
     hello.run_id = settings_.run_id;
     hello.joins = join_ != nullptr;
@@ -230,7 +244,7 @@ class HostedDriver final : public Driver {
     hello.node = node_;
     hello.settings = settings_;
     if (is_in_ || join_ != nullptr) hello.place = place_;
-    return encode(hello);
+    return hello;
   }
 
   // Until the line is lost, for the reason returned.
@@ -302,7 +316,7 @@ class HostedDriver final : public Driver {
   }
 
   void joined(const Place& place) {
-    if (join_ == nullptr) return;  // given up meanwhile; we have said so
+    if (join_ == nullptr) return;                  // given up meanwhile; we have said so
     if (place_ && place_->id == place.id) return;  // the answer to a join that was given up
     place_ = place;
     is_in_ = true;

@@ -224,6 +224,20 @@ std::vector<Node> drop_silent(const Settings& settings, TimePoint now, State& st
   return silent;
 }
 
+void advance_late(const Settings& settings, TimePoint now, State& state) {
+  std::vector<Node> late(state.wait_list.begin(), state.wait_list.end());
+  late.insert(late.end(), state.redundancy_list.begin(), state.redundancy_list.end());
+  for (const Node& node : late) {
+    // Their deadlines are theirs to watch.
+    Action action = decide_join({state, settings, node, now, kNever});
+    // The end of a last call is for the members to see, when all who waited are in.
+    while (changes_state(action) && action != Action::MarkComplete) {
+      apply(action, node, settings, now, state);
+      action = decide_join({state, settings, node, now, kNever});
+    }
+  }
+}
+
 Result<> check_limits(const State& state, const Settings& settings) {
   if (state.max_nodes == 0) return {};
   if (state.min_nodes == settings.min_nodes && state.max_nodes == settings.max_nodes) return {};

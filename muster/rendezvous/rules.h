@@ -68,6 +68,11 @@ bool drop(const Node& node, const Settings& settings, State& state);
 // Drops every node whose last heartbeat is older than the settings' window, and says which.
 std::vector<Node> drop_silent(const Settings& settings, TimePoint now, State& state);
 
+// Decides for everybody who waits or is a spare, as each of them would: they all want to be in the
+// next round. Whoever writes does it for all of them, so that N nodes that wait are one write and not
+// N.
+void advance_late(const Settings& settings, TimePoint now, State& state);
+
 // Invalid if the run was begun with other limits than these.
 Result<> check_limits(const State& state, const Settings& settings);
 

@@ -505,7 +505,8 @@ TEST(Rules, CountThoseWhoWaitAndNotTheSpares) {  // 102
 TEST(Rules, FreezeRanksAndSizeWhenTheRoundCompletes) {  // D2
   const Settings limits = settings(3, 3);
   State state;
-  for (const char* name : {"c", "a", "b"}) act(Action::AddToParticipants, limits, state, node(name));
+  for (const char* name : {"c", "a", "b"})
+    act(Action::AddToParticipants, limits, state, node(name));
   act(Action::RemoveFromParticipants, limits, state, node("a"));
   EXPECT_EQ(state.world_size, 3);
   EXPECT_EQ(state.participants.at(node("b")), 1);

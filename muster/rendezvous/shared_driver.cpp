@@ -1,6 +1,7 @@
 #include "muster/rendezvous/shared_driver.h"
 
 #include "muster/base/log.h"
+#include "muster/rendezvous/host_protocol.h"
 #include "muster/rendezvous/rules.h"
 #include "muster/rendezvous/sightings.h"
 #include "muster/rendezvous/state_holder.h"
@@ -21,6 +22,8 @@ namespace {
 constexpr BackoffOptions kReconnectBackoff{std::chrono::milliseconds(50), std::chrono::seconds(2)};
 // Of the pause after a lost write: contenders are guessed to double with every loss, up to this.
 constexpr int kLossesCountedMax = 8;
+// Of signs of life that are read at the same time.
+constexpr std::size_t kBatchesMax = 8;
 
 class SharedDriver final : public Driver {
  public:
@@ -32,7 +35,7 @@ class SharedDriver final : public Driver {
         settings_(std::move(settings)),
         node_(std::move(node)),
         options_(std::move(options)),
-        sightings_(node_),
+        sightings_(node_, settings_.keep_alive_interval),
         holder_(loop, random, backend, settings_, sightings_, StateHolder::Options{options_.cache}),
         turnstile_(loop),
         board_(loop) {}
@@ -75,11 +78,10 @@ class SharedDriver final : public Driver {
     holder_.discard_edits();
     int loss_count = 0;
     for (;;) {
-      const TimePoint began = loop_.now();
       auto synced = co_await sync_and_report();
       if (!synced) co_return fail(std::move(synced.error()));
       if (*synced == StateHolder::Outcome::Lost) {
-        co_await pause_after_loss(loss_count++, loop_.now() - began);
+        co_await pause_after_loss(loss_count++);
       }
       if (holder_.dirty()) continue;  // there was no state any more
       const Action action =
@@ -134,10 +136,9 @@ class SharedDriver final : public Driver {
     int failure_count = 0;
     int loss_count = 0;
     for (;;) {
-      const TimePoint began = loop_.now();
-      const bool is_spare = holder_.state().redundancy_list.contains(node_);
+      const bool was_spare = is_spare();
       // An answer that comes a little late can still tell what it was too late for.
-      const TimePoint limit = is_spare ? kNever : after(deadline, kRollbackWindow);
+      const TimePoint limit = was_spare ? kNever : after(deadline, kRollbackWindow);
       auto outcome = co_await answer_by(limit, care_and_sync());
       if (!outcome) {
         if (outcome.error().kind != ErrorKind::Unavailable) {
@@ -150,13 +151,23 @@ class SharedDriver final : public Driver {
       }
       failure_count = 0;
       if (*outcome == StateHolder::Outcome::Lost) {
-        co_await pause_after_loss(loss_count++, loop_.now() - began);
+        co_await pause_after_loss(loss_count++);
+      } else if (*outcome == StateHolder::Outcome::Won) {
+        loss_count = 0;
       }
       if (auto limits = check_limits(holder_.state(), settings_); !limits) {
         co_return fail(std::move(limits.error()));
       }
+      // A spare that is needed again, whoever saw to that, has the whole time again.
+      if (was_spare && !is_spare()) deadline = after(loop_.now(), settings_.timeouts.join);
       const Action action = decide_and_act(deadline);
-      if (holder_.dirty()) continue;
+      if (holder_.dirty()) {
+        if (backend_.has_wishes()) {
+          auto granted = co_await answer_by(limit, wish_and_grant());
+          if (!granted) holder_.discard_edits();  // the next turn meets the same trouble
+        }
+        continue;
+      }
       switch (action) {
         case Action::Finish:
           co_return current_place();
@@ -180,6 +191,58 @@ class SharedDriver final : public Driver {
     }
   }
 
+  // Before a write that is slow: makes known what we want, so that others may see to it. Then, if
+  // nobody has, does the same for them.
+  Task<Result<StateHolder::Outcome>> wish_and_grant() {
+    if (!has_wished_) {
+      const TimePoint began = loop_.now();
+      auto wished = co_await backend_.wish(sign_name(node_), encode(my_wish()));
+      if (!wished) co_return fail(std::move(wished.error()));
+      has_wished_ = true;
+      // Those who came with us are writing their wishes, too.
+      const auto bound = static_cast<std::uint64_t>((loop_.now() - began).count()) * 2 + 1;
+      const TimePoint until = loop_.now() + Duration(random_.below(bound));
+      co_await sleep_until(loop_, until);
+      holder_.discard_edits();
+      holder_.expire_cache();
+      co_return StateHolder::Outcome::Read;
+    }
+    auto wishes = co_await backend_.wishes();
+    if (!wishes) co_return fail(std::move(wishes.error()));
+    for (const std::string& text : *wishes) {
+      const auto wish = decode_hello(text);
+      if (wish && wish->joins && wish->node != node_) grant(*wish);
+    }
+    co_return StateHolder::Outcome::Read;
+  }
+
+  Hello my_wish() const {
+    Hello wish;
+    wish.run_id = settings_.run_id;
+    wish.joins = true;
+    wish.node = node_;
+    wish.settings = settings_;
+    wish.place = place_;
+    return wish;
+  }
+
+  // Does for another node what it would do itself.
+  void grant(const Hello& wish) {
+    State& state = holder_.edit();
+    if (!check_limits(state, wish.settings)) return;
+    const TimePoint now = loop_.now();
+    const bool is_in_old_round =
+        wish.place && wish.place->id == current_round() && state.participants.contains(wish.node);
+    if (is_in_old_round) {
+      apply(Action::RemoveFromParticipants, wish.node, wish.settings, now, state);
+    }
+    for (;;) {
+      const Action action = decide_join({state, wish.settings, wish.node, now, kNever});
+      if (!changes_state(action)) return;
+      apply(action, wish.node, wish.settings, now, state);
+    }
+  }
+
   // Carries out decisions on our copy until the next one needs what others say. Returns that one.
   Action decide_and_act(TimePoint& deadline) {
     for (;;) {
@@ -195,6 +258,8 @@ class SharedDriver final : public Driver {
       if (loop_.now() > deadline) return action;
     }
   }
+
+  bool is_spare() const { return holder_.state().redundancy_list.contains(node_); }
 
   // Whether this node is still in the round that the last join returned. One it has left, it cannot
   // come back to.
@@ -241,10 +306,22 @@ class SharedDriver final : public Driver {
     co_return waited;
   }
 
-  Task<void> pause_after_loss(int loss_count, Duration write_time) {
-    // Full jitter over twice what all contenders together would need.
-    const std::int64_t contenders = std::int64_t{1} << std::min(loss_count, kLossesCountedMax);
-    const auto bound = static_cast<std::uint64_t>((write_time * 2 * contenders).count());
+  // Twice as many with every loss; but no more than there can be: those who are not in yet while a
+  // round forms, and those who are still to leave when it is complete.
+  std::int64_t guess_contenders(int loss_count) const {
+    const State& state = holder_.state();
+    const auto size = static_cast<std::int64_t>(state.participants.size());
+    const std::int64_t most = state.complete ? size : settings_.max_nodes - size;
+    const std::int64_t guess = std::int64_t{1} << std::min(loss_count, kLossesCountedMax);
+    return std::clamp<std::int64_t>(guess, 1, std::max<std::int64_t>(most, 1));
+  }
+
+  Task<void> pause_after_loss(int loss_count) {
+    // Full jitter over twice what all contenders together would need. Not so long that signs of
+    // life would be missed: those who are given up for dead only make the crowd larger.
+    const Duration needed = write_time_ * 2 * guess_contenders(loss_count);
+    const Duration longest = std::min(needed, settings_.keep_alive_interval / 2);
+    const auto bound = static_cast<std::uint64_t>(longest.count());
     if (bound == 0) co_return;
     const TimePoint until = loop_.now() + Duration(random_.below(bound));
     co_await sleep_until(loop_, until);
@@ -288,11 +365,10 @@ class SharedDriver final : public Driver {
   Task<Result<>> run_leave(TimePoint deadline) {
     int loss_count = 0;
     for (;;) {
-      const TimePoint began = loop_.now();
       auto outcome = co_await sync_and_report();
       if (!outcome) co_return fail(std::move(outcome.error()));
       if (*outcome == StateHolder::Outcome::Lost) {
-        co_await pause_after_loss(loss_count++, loop_.now() - began);
+        co_await pause_after_loss(loss_count++);
       }
       if (holder_.dirty()) continue;  // there was no state any more
       const State& state = holder_.state();
@@ -331,6 +407,7 @@ class SharedDriver final : public Driver {
   // Gives signs of life and reads the news, until it is cancelled.
   Task<void> keep() {
     int failure_count = 0;
+    if (std::exchange(has_wished_, false)) (void)co_await backend_.withdraw(sign_name(node_));
     bool is_fresh = true;  // what the join has read
     for (;;) {
       Result<> kept;
@@ -364,32 +441,47 @@ class SharedDriver final : public Driver {
     const auto pass = co_await turnstile_.pass();
     holder_.discard_edits();
     holder_.expire_cache();
-    const TimePoint deadline = after(loop_.now(), settings_.timeouts.heartbeat);
-    auto synced = co_await answer_by(deadline, care_and_sync());
+    // Each step has its own time: what is known is worth knowing even if the next one fails.
+    TimePoint limit = after(loop_.now(), settings_.timeouts.heartbeat);
+    auto synced = co_await answer_by(limit, beat_and_sync());
     if (!synced) co_return fail(std::move(synced.error()));
     known_at_ = loop_.now();
+    update_board();
+    limit = after(loop_.now(), settings_.timeouts.heartbeat);
+    auto looked = co_await answer_by(limit, look_after_others(*synced));
+    if (!looked) co_return fail(std::move(looked.error()));
     update_board();
     co_return Result<>();
   }
 
   // If it is time: gives a sign of life, and looks for those of others. Then syncs.
   Task<Result<StateHolder::Outcome>> care_and_sync() {
-    // Whoever was away for long has seen nothing of what the others did meanwhile.
-    if (loop_.now() > next_look_ + settings_.keep_alive_interval) sightings_.forget_all();
+    auto outcome = co_await beat_and_sync();
+    if (!outcome || *outcome == StateHolder::Outcome::Lost) co_return outcome;
+    co_return co_await look_after_others(*outcome);
+  }
+
+  Task<Result<StateHolder::Outcome>> beat_and_sync() {
     if (loop_.now() >= next_care_) {
       auto beat = co_await backend_.beat(sign_name(node_), settings_.window());
       if (!beat) co_return fail(std::move(beat.error()));
       sightings_.beat(loop_.now());
       next_care_ = after(loop_.now(), settings_.keep_alive_interval);
     }
-    auto outcome = co_await sync_and_report();
-    if (!outcome || *outcome == StateHolder::Outcome::Lost) co_return outcome;
-    if (loop_.now() >= next_look_ || backend_.has_leases()) {
+    co_return co_await sync_and_report();
+  }
+
+  // `outcome` of the last sync becomes that of the next, if there is one.
+  Task<Result<StateHolder::Outcome>> look_after_others(StateHolder::Outcome last) {
+    Result<StateHolder::Outcome> outcome = last;
+    // With leases, an observer may have been woken because one is gone.
+    const bool may_be_woken = backend_.has_leases() && sightings_.watches_all(holder_.state());
+    if (loop_.now() >= next_look_ || may_be_woken) {
       const std::vector<Node> nodes = sightings_.whom_to_watch(holder_.state());
       std::vector<std::string> names;
       for (const Node& node : nodes) names.push_back(sign_name(node));
       if (!names.empty()) {
-        auto signs = co_await backend_.signs(std::move(names));
+        auto signs = co_await read_signs(std::move(names));
         if (!signs) co_return fail(std::move(signs.error()));
         sightings_.note(nodes, *signs, backend_.has_leases(), loop_.now());
         holder_.drop_silent();
@@ -405,9 +497,48 @@ class SharedDriver final : public Driver {
     co_return outcome;
   }
 
+  using Signs = Result<std::vector<Sign>>;
+
+  // Several at once, where they are read one by one: a store may be far away.
+  Task<Signs> read_signs(std::vector<std::string> names) {
+    if (backend_.has_leases()) co_return co_await backend_.signs(std::move(names));
+    struct Batch {
+      std::vector<std::string> names;
+      std::optional<Signs> signs;
+    };
+    std::vector<Batch> batches(std::min(names.size(), kBatchesMax));
+    std::size_t taken = 0;
+    for (std::size_t index = 0; index < batches.size(); ++index) {
+      const std::size_t end = names.size() * (index + 1) / batches.size();
+      for (; taken < end; ++taken) batches[index].names.push_back(std::move(names[taken]));
+    }
+    std::size_t left = batches.size();
+    Oneshot<bool> done(loop_);
+    TaskScope scope;
+    for (Batch& batch : batches) {
+      scope.start(read_batch(backend_, std::move(batch.names), batch.signs, left, done));
+    }
+    co_await done;
+    std::vector<Sign> all;
+    for (Batch& batch : batches) {
+      if (!*batch.signs) co_return fail(std::move(batch.signs->error()));
+      for (Sign& sign : **batch.signs) all.push_back(std::move(sign));
+    }
+    co_return all;
+  }
+  static Task<void> read_batch(Backend& backend, std::vector<std::string> names,
+                               std::optional<Signs>& signs, std::size_t& left,
+                               Oneshot<bool>& done) {
+    signs = co_await backend.signs(std::move(names));
+    if (--left == 0) done.set(true);
+  }
+
   Task<Result<StateHolder::Outcome>> sync_and_report() {
     const bool writes = holder_.dirty();
+    if (writes) advance_late(settings_, loop_.now(), holder_.edit());
+    const TimePoint began = loop_.now();
     auto outcome = co_await holder_.sync();
+    if (writes) write_time_ = loop_.now() - began;
     if (writes && outcome && options_.report) {
       const bool won = *outcome == StateHolder::Outcome::Won;
       options_.report(NodeState::Running,
@@ -441,6 +572,8 @@ class SharedDriver final : public Driver {
   StatusBoard board_;
   std::optional<Place> place_;  // what the last join returned
   std::optional<TimePoint> known_at_;
+  Duration write_time_ = Duration::zero();  // how long the last one took
+  bool has_wished_ = false;                 // and has not taken it back
   TimePoint next_care_;
   TimePoint next_look_;
   TaskScope keeping_;  // last: its task uses the rest

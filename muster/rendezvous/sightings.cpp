@@ -63,15 +63,19 @@ std::vector<Node> Sightings::whom_to_watch(const State& state) const {
 void Sightings::note(const std::vector<Node>& nodes, const std::vector<Sign>& signs,
                      bool has_leases, TimePoint now) {
   MUSTER_ASSERT(nodes.size() == signs.size());
+  // A little late is usual. Half of the interval more than that is not.
+  const Duration longest =
+      look_interval_ == Duration::max() ? look_interval_ : look_interval_ + look_interval_ / 2;
+  const Duration gap = std::min(now - looked_, longest);
   std::map<Node, Sight> watched;
   for (std::size_t index = 0; index < nodes.size(); ++index) {
     const Sign& sign = signs[index];
     const auto before = watched_.find(nodes[index]);
-    Sight sight{sign.mark, now};
+    Sight sight{sign.mark, Duration::zero()};
     if (has_leases) {
-      if (!sign.present) sight.changed = TimePoint::min();
+      if (!sign.present) sight.silence = Duration::max();
     } else if (before != watched_.end() && before->second.mark == sign.mark) {
-      sight.changed = before->second.changed;
+      sight.silence = before->second.silence + gap;
     }
     watched.emplace(nodes[index], std::move(sight));
   }
@@ -96,10 +100,10 @@ void Sightings::fill(const Settings& settings, TimePoint now, State& state) {
       heard = std::max(last_beat_.value_or(now), now - settings.window());
     } else if (watched == watched_.end()) {
       heard = now;
-    } else if (watched->second.changed == TimePoint::min()) {
+    } else if (watched->second.silence == Duration::max()) {
       heard = TimePoint::min();
     } else {
-      heard = now - (looked_ - watched->second.changed);
+      heard = now - watched->second.silence;
     }
   });
   if (!state.deadline) return;

@@ -3,8 +3,8 @@
 // No clock is ever compared with another machine's. A node is alive as long as its mark keeps
 // changing before the observer's eyes (or, where the backend has leases, as long as its sign is
 // there), and a last call ends when this observer has seen it last that long. Silence is counted
-// from look to look: an observer that was stopped, or did not look for other reasons, has not seen
-// anybody be silent meanwhile.
+// from look to look, and no gap between two looks counts for much more than it should have been: an
+// observer that was stopped, or whose store was slow, has not seen anybody be silent meanwhile.
 //
 // To observe everybody would cost N² reads. So the two lowest nodes observe all others, and all
 // others observe those two: whoever dies, somebody notices within the window, and if both observers
@@ -29,7 +29,9 @@ namespace muster::rendezvous {
 
 class Sightings {
  public:
-  explicit Sightings(Node self) : self_(std::move(self)) {}
+  // `look_interval`: how often the observer means to look.
+  explicit Sightings(Node self, Duration look_interval = Duration::max())
+      : self_(std::move(self)), look_interval_(look_interval) {}
 
   // Whom to look at now. Those not in it are taken to be alive.
   std::vector<Node> whom_to_watch(const State& state) const;
@@ -43,8 +45,6 @@ class Sightings {
             TimePoint now);
   // This is what is stored: whoever is not in it, and comes back, begins anew.
   void forget_absent(const State& state);
-  // This observer was away: everybody has the whole window again.
-  void forget_all() { watched_.clear(); }
 
   // Fills in the times of a state that came from elsewhere, or brings them up to date.
   void fill(const Settings& settings, TimePoint now, State& state);
@@ -52,9 +52,10 @@ class Sightings {
  private:
   struct Sight {
     std::string mark;
-    TimePoint changed;
+    Duration silence;  // Duration::max() for one whose lease is over
   };
   const Node self_;
+  const Duration look_interval_;
   std::optional<TimePoint> last_beat_;
   std::map<Node, Sight> watched_;
   TimePoint looked_;  // the last time

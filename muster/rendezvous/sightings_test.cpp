@@ -113,10 +113,19 @@ TEST(Sightings, GiveEverybodyTheWholeWindowAgainAfterAnAbsence) {
   sightings.forget_absent(group_of({"a", "c"}));
   sightings.fill(settings(1, 9), at(91s), state);
   EXPECT_EQ(drop_silent(settings(1, 9), at(91s), state), Nodes{node("c")});
-  sightings.forget_all();
-  state = group_of({"a", "b", "c"});
-  sightings.fill(settings(1, 9), at(91s), state);
-  EXPECT_TRUE(drop_silent(settings(1, 9), at(91s), state).empty());
+}
+
+TEST(Sightings, CountNoGapBetweenLooksForMuchMoreThanItShouldHaveBeen) {
+  // All were stopped for an hour. The first look shows what the last one had shown.
+  Sightings sightings(node("a"), 30s);
+  State state = group_of({"a", "b"});
+  sightings.note({node("b")}, {mark("1")}, false, at(0s));
+  sightings.note({node("b")}, {mark("1")}, false, at(31s));
+  sightings.fill(settings(1, 9), at(31s), state);
+  EXPECT_EQ(state.last_heartbeats.at(node("b")), at(0s));
+  sightings.note({node("b")}, {mark("1")}, false, at(1h));
+  sightings.fill(settings(1, 9), at(1h), state);
+  EXPECT_EQ(state.last_heartbeats.at(node("b")), at(1h - 31s - 45s));
 }
 
 TEST(Sightings, BelieveLeases) {

@@ -86,19 +86,26 @@ std::string_view judge(const State& state) {
     return "it has no limits, or impossible ones";
   }
   if (size > state.max_nodes) return "it has more members than it may have";
+  if (!state.complete && size > 0 && size == state.max_nodes) {
+    return "it has all the members it may have and is not complete";
+  }
   if (state.complete && (size == 0 || state.deadline)) {
     return "a complete round has no members or is in last call";
   }
   if (state.deadline && size < state.min_nodes) return "a last call has too few members";
-  if (state.complete ? size > state.world_size || state.world_size > state.max_nodes
+  if (state.complete ? size > state.world_size || state.world_size > state.max_nodes ||
+                           state.world_size < state.min_nodes
                      : state.world_size != 0 || state.lost) {
     return "its size does not fit its round";
   }
+  if (state.complete && size == state.max_nodes && !state.wait_list.empty()) {
+    return "somebody waits at a full group";
+  }
   std::set<std::int64_t> ranks;
   for (const auto& [node, rank] : state.participants) {
-    const bool fits =
-        state.complete ? rank >= 0 && rank < state.world_size && ranks.insert(rank).second
-                       : rank == 0;
+    const bool fits = state.complete
+                          ? rank >= 0 && rank < state.world_size && ranks.insert(rank).second
+                          : rank == 0;
     if (!fits) return "a member has an impossible rank";
   }
   return "";

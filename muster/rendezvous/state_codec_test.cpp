@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <iterator>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -166,6 +167,17 @@ TEST(StateCodec, RefusesAStateThatCannotBe) {
   refuses("rank", [](State& state) { state.participants[node("a")] = 3; });
   refuses("rank", [](State& state) { state.participants[node("a")] = -1; });
   refuses("size", [](State& state) { state.complete = false; });
+  refuses("size", [](State& state) {
+    state.min_nodes = 3;
+    state.world_size = 2;
+    state.participants.erase(std::prev(state.participants.end()));
+  });
+  refuses("not complete", [](State& state) {
+    state = State();
+    state.min_nodes = state.max_nodes = 1;
+    state.participants[node("a")] = 0;
+  });
+  refuses("full group", [](State& state) { state.max_nodes = state.world_size = 2; });
   refuses("too few", [](State& state) {
     state = State();
     state.min_nodes = 3;

@@ -13,6 +13,8 @@ namespace {
 
 // How much later an event comes again when its handler did nothing about it.
 constexpr Duration kIdleEventPause = std::chrono::microseconds(1);
+// How often an end that may not send asks whether the other one is still there.
+constexpr Duration kProbeInterval = std::chrono::seconds(1);
 
 }  // namespace
 
@@ -24,6 +26,7 @@ End::End(Network& network, Host& host, std::uint64_t connection_id)
       connection_id_(connection_id),
       arrival_(network.loop(), [this] { deliver_due(); }),
       silence_(network.loop(), [this] { fail(ETIMEDOUT); }),
+      probe_(network.loop(), [this] { probe_window(); }),
       dispatch_(host.loop(), [this] { dispatch(); }) {}
 
 // ---- what the stream asks for
@@ -83,6 +86,7 @@ void End::set_events(net::StreamEvents* events) {
 void End::want(bool readable, bool writable) {
   want_readable_ = readable;
   want_writable_ = writable;
+  watch_window();
   notify();
 }
 
@@ -177,6 +181,7 @@ void End::deliver_due() {
     Segment segment = std::move(wire_.front());
     wire_.pop_front();
     if (segment.kind == Segment::Kind::Ack) ack_on_the_way_ = false;
+    if (segment.kind == Segment::Kind::Probe) probe_on_the_way_ = false;
     other_->arrive(std::move(segment));
   }
   if (!wire_.empty()) arrival_.set(wire_.front().arrives);
@@ -214,6 +219,9 @@ void End::arrive(Segment segment) {
     case Segment::Kind::Ack:
       arrive_ack();
       return;
+    case Segment::Kind::Probe:
+      send_ack();
+      return;
     case Segment::Kind::Reset:
       fail(ECONNRESET);
       return;
@@ -240,7 +248,7 @@ void End::arrive_data(std::string data) {
 }
 
 void End::arrive_ack() {
-  if (other_->received_total_ > acknowledged_) {
+  if (other_->received_total_ > acknowledged_ || std::exchange(probed_, false)) {
     acknowledged_ = other_->received_total_;
     watch_silence();
   }
@@ -254,6 +262,26 @@ void End::watch_silence() {
   } else {
     silence_.set(after(network_.loop().now(), network_.weather().silence_max));
   }
+}
+
+// An end that may not send has nothing that could be acknowledged. TCP asks the other side now and
+// then, and so learns that it is gone.
+void End::watch_window() {
+  const bool blocked = !dead_ && want_writable_ && !fin_sent_ && window_room() == 0;
+  if (blocked && !probe_.pending()) probe_.set(network_.loop().now() + kProbeInterval);
+}
+
+void End::probe_window() {
+  if (dead_ || !want_writable_ || window_room() > 0) return;
+  if (!probe_on_the_way_) {
+    probe_on_the_way_ = true;
+    probed_ = true;
+    send(Segment::Kind::Probe, {});
+    if (!silence_.pending()) {
+      silence_.set(after(network_.loop().now(), network_.weather().silence_max));
+    }
+  }
+  watch_window();
 }
 
 // ---- the end of it
@@ -280,8 +308,10 @@ void End::vanish() {
   wire_.clear();
   stalled_ = false;
   ack_on_the_way_ = false;
+  probe_on_the_way_ = false;
   arrival_.cancel();
   silence_.cancel();
+  probe_.cancel();
 }
 
 }  // namespace muster::sim::internal

@@ -19,7 +19,7 @@ class Network;
 namespace muster::sim::internal {
 
 struct Segment {
-  enum class Kind { Data, Fin, Ack, Reset };
+  enum class Kind { Data, Fin, Ack, Reset, Probe };
   Kind kind = Kind::Data;
   TimePoint arrives;
   std::string data;
@@ -69,6 +69,8 @@ class End {
   void arrive_ack();
   void fail(int error_number);
   void watch_silence();
+  void watch_window();
+  void probe_window();
   void dispatch();
 
   Network& network_;
@@ -97,6 +99,8 @@ class End {
   TimePoint last_arrival_;
   bool stalled_ = false;
   bool ack_on_the_way_ = false;
+  bool probe_on_the_way_ = false;
+  bool probed_ = false;  // and not heard of since
 
   net::StreamEvents* events_ = nullptr;
   bool want_readable_ = false;
@@ -106,6 +110,7 @@ class End {
 
   Timer arrival_;
   Timer silence_;
+  Timer probe_;
   Timer dispatch_;  // on the host's loop
 };
 

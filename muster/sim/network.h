@@ -15,6 +15,8 @@
 //    sender's end dies with ETIMEDOUT. An end that only waits never notices, as without keep-alive.
 //  - An end that is reset or timed out loses what it has received and not yet read, and what it has
 //  not yet sent.
+//  - An end that may not send because the other does not read asks every second whether it is still
+//  there.
 //  - A side that has forgotten a connection (crashed, timed out, closed) answers bytes for it with
 //  a reset.
 //  - Events repeat while their condition holds and is wanted. If the handler moved no bytes, the

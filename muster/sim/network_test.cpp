@@ -189,6 +189,31 @@ TEST_F(SimNetwork, DoesNotTimeOutAPeerThatOnlyReadsLate) {
   EXPECT_TRUE(server_->received() == numbered_text(1'000'000));
 }
 
+TEST_F(SimNetwork, NoticesThatAPeerThatDidNotReadIsGone) {
+  make_pair();
+  server_->set_reading(false);
+  client_->send(numbered_text(1'000'000));
+  loop_.advance(1min);
+  ASSERT_GT(client_->unsent_bytes(), 0U);
+  // Nothing is on the way that could be acknowledged.
+  network_.crash(b_, Crash::Silent);
+  server_.reset();
+  loop_.advance(12s);
+  EXPECT_EQ(client_->failure(), ETIMEDOUT);
+}
+
+TEST_F(SimNetwork, NoticesThatAPeerThatDidNotReadHasForgottenTheConnection) {
+  make_pair();
+  server_->set_reading(false);
+  client_->send(numbered_text(1'000'000));
+  loop_.advance(1min);
+  network_.crash(b_, Crash::Silent);
+  server_.reset();
+  network_.restart(b_);
+  loop_.advance(2s);
+  EXPECT_EQ(client_->failure(), ECONNRESET);
+}
+
 TEST_F(SimNetwork, ConnectsThroughACutWhenItIsHealedInTime) {
   listen();
   network_.cut_one_way(b_, a_);

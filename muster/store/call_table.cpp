@@ -5,7 +5,10 @@
 namespace muster::store {
 namespace {
 constexpr std::size_t kPlacesMin = 8;
-}
+// A smaller table grows rather than skip an id: a few calls that wait for long then cost the others
+// nothing.
+constexpr std::size_t kPlacesBeforeSkipping = 64;
+}  // namespace
 
 std::uint32_t CallTable::add(ReplySink& sink, std::uint64_t first_byte) {
   const std::uint32_t id = skip();
@@ -15,11 +18,13 @@ std::uint32_t CallTable::add(ReplySink& sink, std::uint64_t first_byte) {
 }
 
 std::uint32_t CallTable::skip() {
-  make_room();
-  do {
+  if (2 * (size_ + 1) > places_.size()) grow();
+  for (;;) {
     ++last_id_;
-  } while (last_id_ == 0 || places_[place_of(last_id_)].id != 0);
-  return last_id_;
+    if (last_id_ == 0) continue;
+    while (is_taken(last_id_) && places_.size() < kPlacesBeforeSkipping) grow();
+    if (!is_taken(last_id_)) return last_id_;
+  }
 }
 
 bool CallTable::remove(std::uint32_t id) {
@@ -43,8 +48,7 @@ std::vector<CallTable::Call> CallTable::take_all() {
   return all;
 }
 
-void CallTable::make_room() {
-  if (2 * (size_ + 1) <= places_.size()) return;
+void CallTable::grow() {
   // Ids that differ modulo the old size differ modulo the new one, too.
   std::vector<Call> old(std::max(kPlacesMin, 2 * places_.size()));
   old.swap(places_);

@@ -43,7 +43,8 @@ class CallTable {
 
  private:
   std::size_t place_of(std::uint32_t id) const { return id & (places_.size() - 1); }
-  void make_room();
+  bool is_taken(std::uint32_t id) const { return places_[place_of(id)].id != 0; }
+  void grow();
 
   std::vector<Call> places_;  // a power of two, or none
   std::size_t size_ = 0;

@@ -54,6 +54,17 @@ TEST(CallTable, TakesNoOtherIdForTheOneInTheSamePlace) {
   EXPECT_EQ(table.find(0), nullptr);
 }
 
+TEST(CallTable, SkipsNoIdWhileItIsSmall) {
+  CallTable table;
+  NoSink sink;
+  const std::uint32_t waiting = table.add(sink, 0);
+  for (std::uint32_t expected = 2; expected <= 60; ++expected) {
+    EXPECT_EQ(table.add(sink, 0), expected);
+    EXPECT_TRUE(table.remove(expected));
+  }
+  EXPECT_NE(table.find(waiting), nullptr);
+}
+
 TEST(CallTable, PassesOverCallsThatWaitLong) {
   CallTable table;
   NoSink sink;

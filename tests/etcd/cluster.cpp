@@ -9,11 +9,11 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <csignal>
 #include <cstdlib>
 #include <fcntl.h>
 #include <fstream>
 #include <netinet/in.h>
-#include <signal.h>
 #include <sstream>
 #include <sys/prctl.h>
 #include <sys/socket.h>
@@ -55,6 +55,7 @@ std::vector<int> free_ports(std::size_t count) {
 // The child dies with the test.
 pid_t spawn(std::vector<std::string> arguments, const std::string& log_file) {
   std::vector<char*> pointers;
+  pointers.reserve(arguments.size() + 1);
   for (std::string& argument : arguments) pointers.push_back(argument.data());
   pointers.push_back(nullptr);
   const pid_t parent = ::getpid();

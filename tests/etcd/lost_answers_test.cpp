@@ -116,6 +116,19 @@ TEST_P(LostAnswers, OfASetAreFoundOut) {
   EXPECT_TRUE(gives(loop_.block_on(direct_->try_get("k")), "v"));
 }
 
+TEST_P(LostAnswers, OfASetDoNotUndoALaterOne) {
+  spoil();
+  Call<void> setting(store_->set("k", "v"));
+  ASSERT_TRUE(run_until([&] { return setting.done(); }));
+  EXPECT_TRUE(setting.result());
+  ASSERT_TRUE(loop_.block_on(direct_->set("k", "later")));
+  proxy_->release();
+  if (GetParam() == Fault::HoldRequest) {
+    ASSERT_TRUE(run_until([&] { return proxy_->delivered_late_count() == 1; }));
+  }
+  EXPECT_TRUE(gives(loop_.block_on(direct_->try_get("k")), "later"));
+}
+
 TEST_P(LostAnswers, OfACounterDoNotCountTwice) {
   for (int i = 1; i <= 3; ++i) {
     spoil();
@@ -193,19 +206,7 @@ TEST_P(LostAnswers, OfABarrierDoNotCountTwice) {
 }
 
 std::string fault_name(const ::testing::TestParamInfo<Fault>& info) {
-  switch (info.param) {
-    case Fault::LoseAnswer:
-      return "AnswerLost";
-    case Fault::LoseRequest:
-      return "RequestLost";
-    case Fault::HoldAnswer:
-      return "AnswerHeld";
-    case Fault::HoldRequest:
-      return "RequestLate";
-    case Fault::None:
-      break;
-  }
-  return "None";
+  return ::testing::PrintToString(info.param);
 }
 
 INSTANTIATE_TEST_SUITE_P(Etcd, LostAnswers,

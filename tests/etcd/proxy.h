@@ -13,6 +13,7 @@
 #include <functional>
 #include <list>
 #include <memory>
+#include <ostream>
 #include <span>
 #include <string>
 #include <string_view>
@@ -225,5 +226,11 @@ class Proxy {
   std::list<Oneshot<bool>*> gate_;
   TaskScope scope_;  // last
 };
+
+inline void PrintTo(Proxy::Fault fault, std::ostream* out) {
+  constexpr std::array<std::string_view, 5> kNames = {"None", "AnswerLost", "RequestLost",
+                                                      "AnswerHeld", "RequestLate"};
+  *out << kNames[static_cast<std::size_t>(fault)];
+}
 
 }  // namespace muster::etcd::testing

@@ -98,6 +98,7 @@ TEST_F(EtcdStore, PopsInOrderWhatMoreThanOneLookBrings) {
 
 TEST_F(EtcdStore, ListsMoreKeysThanFitOnAPage) {
   std::vector<KeyValue> pairs;
+  pairs.reserve(2500);
   for (int i = 0; i < 2500; ++i) pairs.push_back({"key-" + std::to_string(10'000 + i), ""});
   ASSERT_TRUE(loop_.block_on(store_->multi_set(pairs)));
   const auto keys = loop_.block_on(store_->list_keys("key-"));

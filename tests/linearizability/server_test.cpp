@@ -5,8 +5,8 @@
 #include "muster/store/tcp_store.h"
 #include "tests/linearizability/checker.h"
 #include "tests/linearizability/faulty_store.h"
-#include "tests/linearizability/seeds.h"
 #include "tests/linearizability/workload.h"
+#include "tests/seeds.h"
 #include "tests/server/dialect_transport.h"
 #include "tests/server/log_capture.h"
 #include "tests/server/server_thread.h"
@@ -23,6 +23,8 @@
 namespace muster::linearizability {
 namespace {
 
+using tests::replay_command;
+using tests::seeds_to_run;
 using wire::Dialect;
 
 struct Party {

@@ -8,8 +8,8 @@
 #include "muster/store/tcp_store.h"
 #include "tests/linearizability/checker.h"
 #include "tests/linearizability/faulty_store.h"
-#include "tests/linearizability/seeds.h"
 #include "tests/linearizability/workload.h"
+#include "tests/seeds.h"
 #include "tests/server/dialect_transport.h"
 #include "tests/server/log_capture.h"
 
@@ -28,7 +28,16 @@ namespace muster::linearizability {
 namespace {
 
 using namespace std::chrono_literals;
+using tests::replay_command;
+using tests::seeds_to_run;
 using wire::Dialect;
+
+#if defined(__SANITIZE_THREAD__)
+// A simulation has one thread, and is ten times slower when others are looked for.
+constexpr std::uint64_t kSimulationsByDefault = 100;
+#else
+constexpr std::uint64_t kSimulationsByDefault = 1'000;
+#endif
 
 struct Plan {
   std::vector<Dialect> dialects;    // one for each client

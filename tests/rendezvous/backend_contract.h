@@ -385,6 +385,7 @@ TEST_P(BackendContract, TakesASignBack) {
 
 TEST_P(BackendContract, KeepsTheSignsOfManyNodesApart) {
   std::vector<std::string> names;
+  names.reserve(100);
   for (int i = 0; i < 100; ++i) names.push_back("host-" + std::to_string(i) + "/pid 7%");
   for (std::size_t i = 0; i < names.size(); i += 2)
     ASSERT_TRUE(await(a().beat(names[i], std::chrono::seconds(60))));

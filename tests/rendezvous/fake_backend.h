@@ -130,12 +130,12 @@ class FakeBackend final : public Backend {
   Calls calls;
 
   // From now on.
-  Duration delay = Duration::zero();       // of every call but wait_signal
-  std::optional<Error> failure;            // of every call
-  std::optional<Error> beat_failure;       // of beat() only
-  int answers_to_lose = 0;                 // so many writes take effect and are Unavailable
-  std::function<void()> before_set;        // e.g. somebody else, who is faster
-  std::function<void()> after_set;         // when it has taken effect
+  Duration delay = Duration::zero();  // of every call but wait_signal
+  std::optional<Error> failure;       // of every call
+  std::optional<Error> beat_failure;  // of beat() only
+  int answers_to_lose = 0;            // so many writes take effect and are Unavailable
+  std::function<void()> before_set;   // e.g. somebody else, who is faster
+  std::function<void()> after_set;    // when it has taken effect
 
   Task<Result<std::optional<Stored>>> get_state() override {
     ++calls.gets;

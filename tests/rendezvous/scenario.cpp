@@ -237,8 +237,7 @@ void Scenario::settle() {
   if (group_->needs_flush(now_)) group_->flush(now_);
   note_what_was_told();
   const State& state = group_->state();
-  const std::string wrong =
-      what_is_wrong_with(state, settings_.min_nodes, settings_.max_nodes);
+  const std::string wrong = what_is_wrong_with(state, settings_.min_nodes, settings_.max_nodes);
   if (!wrong.empty()) complain(wrong);
   if (state.round < last_round_) complain("the round has decreased");
   if (was_closed_ && !state.closed) complain("the run is open again");
@@ -261,9 +260,7 @@ void Scenario::note_what_was_told() {
 
 std::string Scenario::describe_state() const {
   const State& state = group_->state();
-  std::string text = state.complete   ? "complete"
-                     : state.deadline ? "last_call"
-                                      : "forming";
+  std::string text = state.complete ? "complete" : state.deadline ? "last_call" : "forming";
   text += fmt::format(" round={}", state.round);
   if (state.deadline) text += fmt::format(" until={}", describe_time(*state.deadline));
   if (state.complete) text += fmt::format(" size={}", state.world_size);

@@ -7,8 +7,8 @@
 //   ----
 //   last_call round=0 until=35s members=(a b)
 //
-// A block of commands, `----`, what came of it, an empty line; any number of those. First the state,
-// then what each node was told, in the order of their names.
+// A block of commands, `----`, what came of it, an empty line; any number of those. First the
+// state, then what each node was told, in the order of their names.
 //
 //   join N [min=… max=…]  leaves its round, if any, and joins the next; connects first if need be
 //   connect N             opens a conversation without joining: looks, or comes back

@@ -5,6 +5,7 @@ import pathlib
 import socket
 import stat
 import tempfile
+import time
 
 import nodes
 from nodes import conf, members
@@ -161,6 +162,7 @@ class HostLoss(C10dTestCase):
         # What is known counts for as long as heartbeats do; then it is too old.
         other.say("waiting")
         while other.next_of("waiting", "error")["event"] == "waiting":
+            time.sleep(0.02)
             other.say("waiting")
         self.assertEqual(other.all("error")[-1]["kind"], "unavailable")
         other.say("close")
@@ -246,7 +248,7 @@ class Files(FileTestCase):
         self.assertEqual(spare.failed()["kind"], "finished")
         self.assertNotIn("FAILED", [line["state"] for line in spare.all("record")])
         self.assertEqual(self.node("d", 2).failed()["kind"], "closed")
-        self.assertTrue(group[1].is_closed())
+        group[1].wait_until_closed()
 
     def test_another_maximum_is_refused(self):
         self.join(self.nodes("ab", 2))

@@ -66,11 +66,14 @@ class Rounds(MusterTestCase):
         a = self.node("a", 1, 2)
         self.assertEqual([line["master_addr"] for line in self.join([a, b])], ["a", "a"])
 
-    def test_the_workers_store_stays_where_it_is_while_rank_0_does(self):
+    def test_the_workers_store_is_a_new_one_in_every_round(self):
         a = self.node("a", 1, 2)
-        port = a.joined()["master_port"]
+        line = a.joined()
+        muster.finish(muster.start_command(f"localhost:{line['master_port']}", "set", "key", "1"))
         rounds = self.join([a, self.node("b", 1, 2)])
-        self.assertEqual([line["master_port"] for line in rounds], [port, port])
+        self.assertEqual({line["master_addr"] for line in rounds}, {"a"})
+        keys = muster.finish(muster.start_command(f"localhost:{rounds[0]['master_port']}", "keys"))
+        self.assertEqual((keys.returncode, keys.stdout), (0, b""))
 
     def test_one_that_fails_its_workers_meets_the_others_in_the_next_round(self):
         group = self.nodes("ab", 3)
@@ -243,7 +246,7 @@ class Closing(MusterTestCase):
         late = self.node("d", 2)
         self.assertEqual(late.failed()["kind"], "closed")
         # The group goes on.
-        self.assertTrue(group[1].is_closed())
+        group[1].wait_until_closed()
         for node in group:
             self.assertEqual(node.all("status"), [])
         self.assertEqual(members(self.shown()), {"a": 0, "b": 1})
@@ -261,13 +264,13 @@ class Closing(MusterTestCase):
         a.close_run()
         self.assertTrue(b.ask("shutdown", "shutdown")["ok"])
         self.assertTrue(b.ask("shutdown", "shutdown")["ok"])
-        self.assertTrue(a.is_closed())
+        a.wait_until_closed()
 
     def test_lasts_although_the_server_is_restarted(self):
         group = self.nodes("ab", 2)
         self.join(group)
         group[0].close_run()
-        self.assertTrue(group[1].is_closed())
+        group[1].wait_until_closed()
         self.restart_server()
         self.wait_until_shown(lambda shown: shown["closed"])
         self.assertEqual(self.node("c", 2).failed()["kind"], "closed")
@@ -437,7 +440,7 @@ class Commands(MusterTestCase):
                          {"run_id": self.run_id, "closed": True})
         self.assertTrue(self.shown()["closed"])
         self.assertIn("closed; round 0 complete", self.rendezvous("show")[0])
-        self.assertTrue(group[0].is_closed())
+        group[0].wait_until_closed()
 
     def test_close_closes_also_a_run_that_nobody_has_joined(self):
         self.rendezvous("close")

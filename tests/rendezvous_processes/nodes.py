@@ -166,6 +166,14 @@ class Node:
     def is_closed(self):
         return self.ask("closed", "is_closed")["closed"]
 
+    def wait_until_closed(self):
+        """Until it knows that the run is closed."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not self.is_closed():
+            if time.monotonic() > deadline:
+                raise AssertionError(f"node {self.name} does not hear that the run is closed")
+            time.sleep(0.02)
+
     @property
     def pid(self):
         return self._process.pid

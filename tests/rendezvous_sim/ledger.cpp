@@ -51,17 +51,15 @@ void Ledger::note(const Node& node, Id id, std::int64_t rank, std::int64_t world
     fault(fmt::format("{} is rank {} of {} in {}", rendezvous::describe(node), rank, world_size,
                       which));
   }
-  const auto [member, is_first] = round.members.emplace(rank, node);
-  if (member->second != node) {
+  const Node& member = round.members.emplace(rank, node).first->second;
+  if (member != node) {
     fault(fmt::format("rank {} of {} is {}, and it is {}", rank, which,
-                      rendezvous::describe(member->second), rendezvous::describe(node)));
+                      rendezvous::describe(member), rendezvous::describe(node)));
   }
-  if (!is_first) return;
-  for (const auto& [other_rank, other] : round.members) {
-    if (other == node && other_rank != rank) {
-      fault(fmt::format("{} is rank {} and rank {} of {}", rendezvous::describe(node), other_rank,
-                        rank, which));
-    }
+  const std::int64_t first_rank = round.ranks.emplace(node, rank).first->second;
+  if (first_rank != rank) {
+    fault(fmt::format("{} is rank {} and rank {} of {}", rendezvous::describe(node), first_rank,
+                      rank, which));
   }
 }
 

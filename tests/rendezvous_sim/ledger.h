@@ -47,6 +47,7 @@ class Ledger {
   struct Round {
     std::int64_t world_size = 0;
     std::map<std::int64_t, Node> members;  // by rank
+    std::map<Node, std::int64_t> ranks;
   };
 
   void note(const Node& node, Id id, std::int64_t rank, std::int64_t world_size);

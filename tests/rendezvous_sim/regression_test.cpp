@@ -1,5 +1,6 @@
 // Mistakes that were made once: what a simulation or a reader found, as the shortest story that
 // shows it.
+#include "muster/rendezvous/rules.h"
 #include "muster/rendezvous/state_holder.h"
 #include "tests/rendezvous/fake_backend.h"
 #include "tests/rendezvous_sim/world.h"
@@ -223,6 +224,51 @@ TEST_F(HostedRun, ForgetsAJoinThatItsNodeHasGivenUp) {
   EXPECT_TRUE(world().run_until([&] { return world().state().participants.empty(); }, 5s));
 }
 
+// Seed 13: a join that began while the conversation was being opened was never said. The hello had
+// been written before.
+TEST_F(HostedRun, HearsOfAJoinThatBeganWhileItsNodeWasReconnecting) {
+  Settings settings = limits(2, 2);
+  settings.grace = 10s;
+  make_world(Kind::Hosted, settings);
+  const auto nodes = make_round({"a", "b"});
+  world().network().cut(nodes[0]->host(), server());
+  world().network().reset_all(nodes[0]->host());
+  world().run_for(1s);
+  nodes[0]->begin_join();
+  world().run_for(1s);
+  world().network().heal_all();
+  EXPECT_TRUE(world().run_until([&] { return nodes[1]->status().lost; }, 5s));
+}
+
+TEST_F(HostedRun, HearsOfAClosingThatBeganWhileItsNodeWasReconnecting) {
+  Settings settings = limits(2, 2);
+  settings.grace = 10s;
+  make_world(Kind::Hosted, settings);
+  const auto nodes = make_round({"a", "b"});
+  world().network().cut(nodes[0]->host(), server());
+  world().network().reset_all(nodes[0]->host());
+  world().run_for(1s);
+  nodes[0]->begin_close();
+  world().run_for(1s);
+  world().network().heal_all();
+  EXPECT_TRUE(world().run_until([&] { return nodes[1]->status().closed; }, 5s));
+}
+
+TEST_F(HostedRun, ForgetsAJoinThatWasGivenUpWhileItsNodeWasReconnecting) {
+  make_world(Kind::Hosted, limits(2, 2));
+  Process& fickle = world().add("a");
+  fickle.begin_join();
+  ASSERT_TRUE(world().run_until([&] { return world().state().participants.size() == 1; }, kSoon));
+  world().network().cut(fickle.host(), server());
+  world().network().reset_all(fickle.host());
+  world().network().reset_all(server());
+  world().run_for(1s);
+  fickle.cancel();
+  world().network().heal_all();
+  world().run_for(5s);
+  EXPECT_TRUE(world().state().participants.empty()) << describe(world().state());
+}
+
 // -- the shared driver -----------------------------------------------------------------------------
 
 class SharedRun : public RegressionTest {};
@@ -272,6 +318,25 @@ TEST_F(SharedRun, DoesNotBringANodeBackToTheRoundItCameFrom) {
   nodes[1]->begin_join();
   ASSERT_TRUE(world().run_until_all_are_in(5s));
   EXPECT_EQ(nodes[0]->place().id.round, 1U);
+}
+
+// Seed 688: of all who waited, the first one that was let in ended the last call, which had been
+// over before the write; the others waited on, and so all had to meet again and again.
+TEST_F(SharedRun, LetsAllInWhoWaitedBeforeTheLastCallEnds) {
+  const Settings settings = limits(1, 3);
+  const Node first{"a", 1, 0, 1};
+  const Node second{"b", 1, 0, 2};
+  const Node third{"c", 1, 0, 3};
+  const TimePoint begin(10s);
+  State state;
+  state.birth = 1;
+  state.wait_list = {second, third};
+  apply(Action::AddToParticipants, first, settings, begin, state);
+  ASSERT_TRUE(state.deadline);
+  advance_late(settings, begin + 1min, state);
+  EXPECT_TRUE(state.complete);
+  EXPECT_EQ(state.world_size, 3) << describe(state);
+  EXPECT_TRUE(state.wait_list.empty());
 }
 
 // A store that lost everything: what was made of an old copy had the names of rounds that others

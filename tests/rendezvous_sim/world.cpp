@@ -80,23 +80,11 @@ void ServerMachine::stop() {
   server_.reset();
   service_.reset();
   seen_pointer_.clear();
-  seen_.reset();
 }
 
-Result<std::optional<State>> ServerMachine::hosted_state() const {
+const State* ServerMachine::hosted_state() const {
   const Group* group = service_ ? service_->find("", run_id_) : nullptr;
-  if (group == nullptr) return std::nullopt;
-  return group->state();
-}
-
-Snapshot ServerMachine::hosted_snapshot() const {
-  const Group* group = service_ ? service_->find("", run_id_) : nullptr;
-  return group == nullptr ? Snapshot() : group->snapshot(host_.loop().now());
-}
-
-std::size_t ServerMachine::seat_count() const {
-  const Group* group = service_ ? service_->find("", run_id_) : nullptr;
-  return group == nullptr ? 0 : group->seat_count();
+  return group == nullptr ? nullptr : &group->state();
 }
 
 std::optional<std::string> ServerMachine::read(std::string_view key) {
@@ -108,24 +96,24 @@ std::optional<std::string> ServerMachine::read(std::string_view key) {
   return blob_in(spy_->read());
 }
 
-Result<std::optional<State>> ServerMachine::shared_state() {
-  if (!is_running()) return std::nullopt;
+const State* ServerMachine::shared_state() {
+  if (!is_running()) return nullptr;
   const std::string key = store::wire_key("muster.rendezvous." + run_id_);
   const auto pointer = read(key);
-  if (!pointer) return std::nullopt;
-  if (*pointer == seen_pointer_) return seen_;
+  if (!pointer) return nullptr;
+  if (*pointer == seen_pointer_) return &seen_;
   // "muster-rendezvous-1 <version> <signals> <write id>", and the blob is at <version>-<write id>.
   const std::size_t version = pointer->find(' ') + 1;
   const std::size_t signals = pointer->find(' ', version) + 1;
   const std::size_t write = pointer->find(' ', signals) + 1;
   const auto blob = read(key + "/state/" + pointer->substr(version, signals - version - 1) + "-" +
                          pointer->substr(write));
-  if (!blob) return fail(ErrorKind::Corrupt, "the pointer points to nothing");
+  MUSTER_ASSERT(blob.has_value());
   auto state = decode(*blob);
-  if (!state) return fail(std::move(state.error()));
+  MUSTER_ASSERT(state.has_value());
   seen_pointer_ = *pointer;
   seen_ = std::move(*state);
-  return seen_;
+  return &seen_;
 }
 
 // -- a node ---------------------------------------------------------------------------------------
@@ -263,13 +251,15 @@ void World::restart_server() {
   server_.start();
 }
 
-State World::state() {
-  auto state = options_.kind == Kind::Hosted ? server_.hosted_state() : server_.shared_state();
-  MUSTER_ASSERT(state.has_value());
-  return state->value_or(State());
+const State& World::state() {
+  static const State kNothing;
+  const State* state =
+      options_.kind == Kind::Hosted ? server_.hosted_state() : server_.shared_state();
+  return state == nullptr ? kNothing : *state;
 }
 
 void World::look() {
+  if (debug) debug();
   if (server_.is_running()) ledger_.saw(state(), options_.kind == Kind::Hosted);
 }
 

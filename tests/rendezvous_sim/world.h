@@ -63,11 +63,10 @@ class ServerMachine {
   sim::Host& host() { return host_; }
 
   // What the Host has, or what is stored under the keys of a shared run; nothing if there is none.
-  // Corrupt if that cannot be read.
-  Result<std::optional<State>> hosted_state() const;
-  Result<std::optional<State>> shared_state();
-  Snapshot hosted_snapshot() const;
-  std::size_t seat_count() const;
+  // Until the next turn.
+  const State* hosted_state() const;
+  // Requires: it can be read.
+  const State* shared_state();
 
  private:
   std::optional<std::string> read(std::string_view key);
@@ -79,7 +78,7 @@ class ServerMachine {
   std::unique_ptr<store::Server> server_;
   std::unique_ptr<tests::Peer> spy_;  // reads without a network
   std::string seen_pointer_;
-  std::optional<State> seen_;
+  State seen_;
 };
 
 // One life of a node: from start to end or crash.
@@ -172,8 +171,8 @@ class World {
   void restart_server();
   const std::vector<std::unique_ptr<Process>>& processes() const { return processes_; }
 
-  // What is stored; an empty one if there is nothing.
-  State state();
+  // What is stored, until the next turn; an empty one if there is nothing.
+  const State& state();
 
   // Runs until `reached`; false at the limit. The ledger looks after every turn.
   bool run_until(const std::function<bool()>& reached, Duration limit);
@@ -183,6 +182,7 @@ class World {
 
  private:
   void look();
+  std::function<void()> debug;
 
   const WorldOptions options_;
   Random random_;
