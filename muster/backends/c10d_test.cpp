@@ -295,17 +295,24 @@ TEST_F(C10dRoundTest, OnlyAOneMeansThatAgentsHostNoStore) {
   EXPECT_FALSE(nodes[0]->handler->use_agent_store());
 }
 // 109
-TEST_F(C10dRoundTest, EachRoundHasAStoreForItsWorkersAndOnlyTheLastOnesIsThere) {
+TEST_F(C10dRoundTest, TheWorkersStoreKeepsItsPortAndBeginsEmptyInEveryRound) {
   start({"a"}, 1);
   join_all({nodes[0]});
-  const int first = (*nodes[0]->info)->bootstrap.master_port;
+  const int port = (*nodes[0]->info)->bootstrap.master_port;
+  store::TcpStoreOptions options;
+  options.endpoint = {"a", port};
+  auto worker = loop.block_on(
+      store::connect_tcp_store(loop, network.host("b"), random, store::TcpStoreOptions(options)));
+  ASSERT_TRUE(worker) << worker.error().message;
+  ASSERT_TRUE(loop.block_on((*worker)->set("k", "v")));
   join_all({nodes[0]});
-  const int second = (*nodes[0]->info)->bootstrap.master_port;
-  EXPECT_NE(first, second);
-  Agent& worker = guest("b", "a:" + std::to_string(second));
-  EXPECT_TRUE(worker.create(create_c10d));
-  Agent& straggler = guest("c", "a:" + std::to_string(first));
-  EXPECT_EQ(kind_of(straggler.create(create_c10d)), ErrorKind::Unavailable);
+  EXPECT_EQ((*nodes[0]->info)->bootstrap.master_port, port);
+  auto next =
+      loop.block_on(store::connect_tcp_store(loop, network.host("c"), random, std::move(options)));
+  ASSERT_TRUE(next) << next.error().message;
+  auto value = loop.block_on((*next)->try_get("k"));
+  ASSERT_TRUE(value) << value.error().message;
+  EXPECT_FALSE(*value);
 }
 // 110
 TEST_F(C10dRoundTest, WhereAgentsHostNoneAFreePortOfRank0IsNamed) {

@@ -14,16 +14,20 @@ namespace {
 
 using namespace rendezvous;
 
-// The store that the workers of a round begin with. PyTorch's workers write the same keys in every
-// round and expect to find none: so each round has a new one, at a port that workers of earlier
-// rounds, wherever some may be left, do not know.
+// The store that the workers of a round begin with. Its port stays the same as long as it can, but
+// PyTorch's workers write the same keys in every round and expect to find none: so it begins empty
+// in every round, and whoever is left of an earlier one is cut off.
 class Bootstrap {
  public:
   Bootstrap(Loop& loop, Random& random, net::Transport& transport)
       : loop_(loop), random_(random), transport_(transport) {}
 
   Result<int> port() {
-    auto started = HostedStore::start(loop_, random_, transport_, {});
+    const int last_port = store_ ? store_->port() : 0;
+    store_.reset();
+    auto started = HostedStore::start(loop_, random_, transport_, {"", last_port});
+    // Somebody else may have been faster.
+    if (!started && last_port != 0) started = HostedStore::start(loop_, random_, transport_, {});
     if (!started) return fail(std::move(started.error()));
     store_ = std::move(*started);
     log::info("rendezvous", "this node hosts the workers' store port={}", store_->port());

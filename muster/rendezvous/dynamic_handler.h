@@ -34,7 +34,7 @@ struct DynamicHandlerParts {
   std::function<std::shared_ptr<store::Store>(std::string prefix)> round_store;
   // Whether this agent is to host the store that workers begin with. Asked in every round.
   std::function<bool()> shares_store;
-  // Starts a store server for the workers of a new round, in place of the last round's; its port.
+  // Starts the store server for the workers, or empties it for those of a new round; its port.
   std::function<Result<int>()> bootstrap_port;
   // A port on which nothing listens now, where nothing is hosted.
   std::function<Result<int>()> free_port;

@@ -604,6 +604,33 @@ TEST(Rules, GiveASignalWhenThereIsRoomForASpare) {
   EXPECT_FALSE(is_worth_a_signal(before, after));
 }
 
+TEST(Rules, LetEverybodyWhoWaitsIntoTheNextRoundAtOnce) {
+  const Settings limits = settings(2, 3);
+  State state;
+  put(state, node("w1"), "W");
+  put(state, node("w2"), "W");
+  put(state, node("s1"), "R");
+  put(state, node("s2"), "R");
+  advance_late(limits, kNow, state);
+  EXPECT_TRUE(state.complete);
+  EXPECT_EQ(state.participants,
+            (std::map<Node, std::int64_t>{{node("s1"), 0}, {node("w1"), 1}, {node("w2"), 2}}));
+  EXPECT_TRUE(state.wait_list.empty());
+  EXPECT_EQ(state.redundancy_list, std::set<Node>{node("s2")});
+}
+
+TEST(Rules, LeaveThoseWhoWaitWhereTheyAreWhileARoundIsComplete) {
+  State state = complete_with_d1();
+  put(state, node("w"), "W");
+  const State before = state;
+  const Settings limits = settings(1, 3);
+  advance_late(limits, kNow, state);
+  EXPECT_EQ(state, before);
+  state.closed = true;
+  advance_late(limits, kNow, state);
+  EXPECT_TRUE(state.wait_list.contains(node("w")));
+}
+
 TEST(Action, HasTheNameThatEventsSpell) {
   EXPECT_EQ(name_of(Action::KeepAlive), "KEEP_ALIVE");
   EXPECT_EQ(name_of(Action::AddToParticipants), "ADD_TO_PARTICIPANTS");

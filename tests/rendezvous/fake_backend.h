@@ -76,12 +76,18 @@ class FakeRun {
     if (!sign.lease) sign.lease = std::make_unique<Timer>(loop_, [this, name] { expire(name); });
     sign.lease->set(after(loop_.now(), window));
   }
-  void retire(const std::string& name) { signs_.erase(name); }
+  void retire(const std::string& name) {
+    signs_.erase(name);
+    wishes.erase(name);
+  }
   std::uint64_t beats_of(const std::string& name) const {
     const auto found = signs_.find(name);
     return found == signs_.end() ? 0 : found->second.beat_count;
   }
   std::size_t sign_count() const { return signs_.size(); }
+
+  bool has_wishes = false;
+  std::map<std::string, std::string> wishes;
 
  private:
   friend class FakeBackend;
@@ -97,6 +103,7 @@ class FakeRun {
 
   void expire(std::string name) {
     signs_.erase(name);
+    wishes.erase(name);
     for (Waiter* waiter : waiters_) {
       if (waiter->wakes_on_loss) waiter->woken.set(true);
     }
@@ -212,6 +219,27 @@ class FakeBackend final : public Backend {
       signs.push_back({count > 0, count > 0 ? fmt::format("beat {}", count) : std::string()});
     }
     co_return signs;
+  }
+
+  bool has_wishes() const override { return run_.has_wishes; }
+  Task<Result<>> wish(std::string name, std::string text) override {
+    auto begun = co_await begin();
+    if (!begun) co_return fail(std::move(begun.error()));
+    run_.wishes[name] = std::move(text);
+    co_return Result<>();
+  }
+  Task<Result<>> withdraw(std::string name) override {
+    auto begun = co_await begin();
+    if (!begun) co_return fail(std::move(begun.error()));
+    run_.wishes.erase(name);
+    co_return Result<>();
+  }
+  Task<Result<std::vector<std::string>>> wishes() override {
+    auto begun = co_await begin();
+    if (!begun) co_return fail(std::move(begun.error()));
+    std::vector<std::string> texts;
+    for (const auto& [name, text] : run_.wishes) texts.push_back(text);
+    co_return texts;
   }
 
  private:
