@@ -28,14 +28,14 @@ Result<> nothing_but(bool good) {
 
 TEST(Error, HasADistinctLowerCaseNameForEveryKind) {
   std::set<std::string_view> names;
-  for (const ErrorKind kind :
-       {ErrorKind::Invalid, ErrorKind::Unavailable, ErrorKind::Timeout, ErrorKind::Conflict,
-        ErrorKind::Closed, ErrorKind::Unimplemented, ErrorKind::Cancelled,
-        ErrorKind::Corrupt, ErrorKind::Finished}) {
+  for (const ErrorKind kind : {ErrorKind::Invalid, ErrorKind::Unavailable, ErrorKind::Timeout,
+                               ErrorKind::Conflict, ErrorKind::Closed, ErrorKind::Unimplemented,
+                               ErrorKind::Cancelled, ErrorKind::Corrupt, ErrorKind::Finished}) {
     names.insert(name_of(kind));
   }
-  EXPECT_EQ(names, (std::set<std::string_view>{"invalid", "unavailable", "timeout", "conflict",
-                                               "closed", "unimplemented", "cancelled", "corrupt", "finished"}));
+  EXPECT_EQ(names,
+            (std::set<std::string_view>{"invalid", "unavailable", "timeout", "conflict", "closed",
+                                        "unimplemented", "cancelled", "corrupt", "finished"}));
   EXPECT_EQ(names.size(), static_cast<std::size_t>(kErrorKindCount));
 }
 

@@ -69,8 +69,8 @@ bool drop(const Node& node, const Settings& settings, State& state);
 std::vector<Node> drop_silent(const Settings& settings, TimePoint now, State& state);
 
 // Decides for everybody who waits or is a spare, as each of them would: they all want to be in the
-// next round. Whoever writes does it for all of them, so that N nodes that wait are one write and not
-// N.
+// next round. Whoever writes does it for all of them, so that N nodes that wait are one write and
+// not N.
 void advance_late(const Settings& settings, TimePoint now, State& state);
 
 // Invalid if the run was begun with other limits than these.

@@ -386,7 +386,8 @@ class SharedDriver final : public Driver {
                        fmt::format("could not leave run '{}' in time", settings_.run_id));
       }
     }
-    (void)co_await backend_.retire(sign_name(node_));
+    const auto retired = co_await backend_.retire(sign_name(node_));
+    (void)retired;  // a sign that stays is one of nobody
     co_return Result<>();
   }
 

@@ -610,9 +610,9 @@ TEST(Workload, NeverDrawsAKindWithoutWeight) {
 
 TEST(Workload, TakesOnlyInvalidForASureFailure) {
   for (const Kind kind : {Kind::Set, Kind::Add, Kind::CompareSet, Kind::Erase, Kind::Append}) {
-    for (const ErrorKind error :
-         {ErrorKind::Unavailable, ErrorKind::Timeout, ErrorKind::Conflict, ErrorKind::Closed,
-          ErrorKind::Unimplemented, ErrorKind::Cancelled, ErrorKind::Corrupt, ErrorKind::Finished}) {
+    for (const ErrorKind error : {ErrorKind::Unavailable, ErrorKind::Timeout, ErrorKind::Conflict,
+                                  ErrorKind::Closed, ErrorKind::Unimplemented, ErrorKind::Cancelled,
+                                  ErrorKind::Corrupt, ErrorKind::Finished}) {
       EXPECT_EQ(reply_for(kind, {error, ""}).outcome, Outcome::Unknown);
     }
   }
