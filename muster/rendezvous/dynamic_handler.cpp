@@ -15,7 +15,7 @@ namespace {
 
 // How long rank 0 of a round that has lost a member may still take to publish the store's address.
 constexpr Duration kPublishGrace = std::chrono::seconds(1);
-// However late the round was complete: so long its members have to learn the store's address.
+// So long the members of a complete round have to learn the store's address, however late it is.
 constexpr Duration kPublishTime = std::chrono::seconds(30);
 
 class DynamicHandler final : public Handler {
@@ -122,8 +122,14 @@ class DynamicHandler final : public Handler {
       info.store = parts_.round_store(fmt::format("torch.rendezvous.{}.{}", run_id(), info.round));
       // Only a spare is past its deadline, and it was given a new one when it was called.
       if (loop_.now() > deadline) deadline = after(loop_.now(), parts_.settings.timeouts.join);
-      const TimePoint limit = std::max(deadline, after(loop_.now(), kPublishTime));
+      const TimePoint limit = after(loop_.now(), kPublishTime);
       auto bootstrap = co_await agree_on_bootstrap(info.rank, *info.store, limit);
+      // A store that was restarted may have forgotten what rank 0 has said. It says it again in the
+      // next round.
+      const bool was_unheard = !bootstrap && info.rank != 0 &&
+                               bootstrap.error().kind == ErrorKind::Timeout &&
+                               loop_.now() < deadline;
+      if (was_unheard) bootstrap = std::optional<StoreInfo>();
       if (!bootstrap) {
         // The others must not count on a member whose workers never start.
         const TimePoint leave_by = after(loop_.now(), kRollbackWindow);

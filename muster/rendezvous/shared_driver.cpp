@@ -264,7 +264,9 @@ class SharedDriver final : public Driver {
   // Whether this node is still in the round that the last join returned. One it has left, it cannot
   // come back to.
   bool is_in_old_round() const {
-    return place_ && place_->id == current_round() && holder_.state().participants.contains(node_);
+    const State& state = holder_.state();
+    return place_ && place_->id == current_round() && state.complete &&
+           state.participants.contains(node_);
   }
 
   void act(Action action) {

@@ -48,7 +48,8 @@ Plan draw_plan(std::uint64_t seed, bool hosted) {
   settings.max_nodes = settings.min_nodes + static_cast<std::int64_t>(random.below(count + 1));
   constexpr Duration kIntervals[] = {500ms, 2s, 5s};
   // Over a shared store a short one is mainly more of the same work.
-  settings.keep_alive_interval = hosted ? pick(kIntervals, random) : kIntervals[1 + random.below(2)];
+  settings.keep_alive_interval =
+      hosted ? pick(kIntervals, random) : kIntervals[1 + random.below(2)];
   settings.keep_alive_max_attempt = 3;
   constexpr Duration kGraces[] = {Duration::zero(), 500ms, 3s};
   settings.grace = pick(kGraces, random);
@@ -76,7 +77,8 @@ Plan draw_plan(std::uint64_t seed, bool hosted) {
 std::string describe(const Plan& plan) {
   const Settings& settings = plan.world.settings;
   return fmt::format(
-      "{}: {} nodes for {}..{} seats, {} faults{}{}{}, interval={} grace={} last_call={} join={}, {}",
+      "{}: {} nodes for {}..{} seats, {} faults{}{}{}, interval={} grace={} last_call={} join={}, "
+      "{}",
       name_of(plan.world.kind), plan.node_count, settings.min_nodes, settings.max_nodes,
       plan.fault_count, plan.restarts_server ? " with server restarts" : "",
       plan.closes ? ", closed in the end" : "", plan.has_skew ? ", clocks differ" : "",
@@ -315,23 +317,49 @@ bool Day::all_met() {
       return false;
     }
   }
-  return in_count == state.world_size && state.participants.size() == static_cast<std::size_t>(in_count);
+  return in_count == state.world_size &&
+         state.participants.size() == static_cast<std::size_t>(in_count);
+}
+
+std::string Day::describe(const Agent& agent) {
+  constexpr std::string_view kPhases[] = {"opening", "joining", "running", "leaving", "over"};
+  if (agent.process == nullptr) return "down";
+  std::string text(kPhases[static_cast<std::size_t>(agent.phase)]);
+  if (agent.process->host().loop().stopped()) text += " (stopped)";
+  if (agent.place) {
+    text += fmt::format(" in round {} of {:x} as {} of {}", agent.place->id.round,
+                        agent.place->id.birth, agent.place->rank, agent.place->world_size);
+  }
+  const Status status = agent.process->status();
+  text += fmt::format(", sees round {} waiting={}{}{}{}", status.round, status.waiting,
+                      status.closed ? " closed" : "", status.lost ? " lost" : "",
+                      status.member ? " member" : "");
+  return text;
 }
 
 std::string Day::report() {
-  std::string text = "\n  stored: " + describe(world_.state());
+  std::string text = "\n  stored: " + testing::describe(world_.state());
   for (const auto& agent : agents_) {
-    constexpr const char* kPhases[] = {"opening", "joining", "running", "leaving", "over"};
-    text += fmt::format("\n  {}: {}", agent->host_name,
-                        agent->process == nullptr ? "down" : kPhases[static_cast<int>(agent->phase)]);
-    if (agent->place) {
-      const Status status = agent->process->status();
-      text += fmt::format(" in round {} of {:x} as {} of {}; sees waiting={} lost={} member={}",
-                          agent->place->id.round, agent->place->id.birth, agent->place->rank,
-                          agent->place->world_size, status.waiting, status.lost, status.member);
-    }
+    text += fmt::format("\n  {}: {}", agent->host_name, describe(*agent));
   }
   return text;
+}
+
+void Day::set_narrator(std::function<void(std::string_view)> narrator) {
+  narrator_ = std::move(narrator);
+  world_.set_spectator([this] { narrate(); });
+}
+
+void Day::narrate() {
+  const auto tell = [&](const std::string& who, std::string what) {
+    if (narrated_[who] == what) return;
+    const double now = std::chrono::duration<double>(world_.now().time_since_epoch()).count();
+    narrator_(fmt::format("{:9.4f} {}: {}", now, who, what));
+    narrated_[who] = std::move(what);
+  };
+  const bool is_down = !world_.server().is_running();
+  tell("store", is_down ? "down" : testing::describe(world_.state()));
+  for (const auto& agent : agents_) tell(agent->host_name, describe(*agent));
 }
 
 std::string Day::wait_for_peace() {
@@ -373,8 +401,7 @@ std::string Day::run() {
   for (sim::Host* host : hosts) {
     const auto skew = std::chrono::seconds(clocks.below(kSkewSecondsMax));
     const Duration ahead = clocks_ahead_ + (plan_.has_skew ? Duration(skew) : Duration::zero());
-    host->loop().set_drift(
-        std::chrono::duration_cast<std::chrono::microseconds>(ahead).count());
+    host->loop().set_drift(std::chrono::duration_cast<std::chrono::microseconds>(ahead).count());
   }
   world_.run_for(1s);
   for (sim::Host* host : hosts) {

@@ -13,9 +13,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 namespace muster::rendezvous::testing {
@@ -40,12 +44,18 @@ class Day {
   // What went wrong, in a few lines; empty if nothing did.
   std::string run();
 
-  // To compare two runs.
-  std::uint64_t trace_hash() { return world_.network().trace_hash(); }
+  // Two numbers that stand for all that has happened, and when; to compare two runs. (Not the
+  // network's trace: in which order a server that dies lets go of its connections, is not the same
+  // every time, and means nothing.)
+  std::pair<std::uint64_t, Duration> story() {
+    return {world_.ledger().story(), world_.now().time_since_epoch()};
+  }
   std::size_t join_count() { return world_.ledger().join_count(); }
   std::size_t round_count() { return world_.ledger().round_count(); }
   // How long it took until all had met, after the last fault.
   Duration settled_after() const { return settled_after_; }
+  // Gets a line for everything that nodes and store come to, for people.
+  void set_narrator(std::function<void(std::string_view line)> narrator);
   // Every clock shows so much more than it would.
   void set_clocks_ahead(Duration ahead) { clocks_ahead_ = ahead; }
 
@@ -72,6 +82,8 @@ class Day {
   std::string wait_for_peace();
   std::string trouble();
   std::string report();
+  std::string describe(const Agent& agent);
+  void narrate();
   bool all_met();
   bool all_over();
 
@@ -83,6 +95,8 @@ class Day {
   bool closing_ = false;
   Duration clocks_ahead_ = Duration::zero();
   Duration settled_after_ = Duration::zero();
+  std::function<void(std::string_view)> narrator_;
+  std::map<std::string, std::string> narrated_;  // the last line about each
 };
 
 }  // namespace muster::rendezvous::testing

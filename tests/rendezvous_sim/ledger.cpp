@@ -65,6 +65,10 @@ void Ledger::note(const Node& node, Id id, std::int64_t rank, std::int64_t world
 
 void Ledger::joined(const Node& node, const Place& place) {
   ++join_count_;
+  tell(node.nonce);
+  tell(place.id.birth);
+  tell(place.id.round);
+  tell(static_cast<std::uint64_t>(place.rank));
   note(node, {place.id.birth, place.id.round}, place.rank, place.world_size);
   const auto [last, is_first] = last_rounds_[node].try_emplace(place.id.birth, place.id.round);
   if (is_first) return;
@@ -88,6 +92,10 @@ void Ledger::saw(const State& state, bool has_times) {
       state.redundancy_list == last_.redundancy_list) {
     return;
   }
+  tell(state.birth);
+  tell(state.round);
+  tell(state.participants.size() * 3 + state.wait_list.size() * 5 +
+       state.redundancy_list.size() * 7);
   check_invariants(state, has_times);
   check_course(state);
   last_ = state;
@@ -142,8 +150,8 @@ void Ledger::check_course(const State& state) {
 
   // The step in which a round completes: nobody has left yet. (A state that a restarted server has
   // taken over from its members is not such a step.)
-  const bool completes = last_.birth == state.birth && last_.round == state.round &&
-                         !last_.complete && state.complete;
+  const bool completes =
+      last_.birth == state.birth && last_.round == state.round && !last_.complete && state.complete;
   if (completes && !state.lost &&
       static_cast<std::int64_t>(state.participants.size()) != state.world_size) {
     fault("a round completes with gaps: " + describe(state));

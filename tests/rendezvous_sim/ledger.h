@@ -41,6 +41,8 @@ class Ledger {
   const std::vector<std::string>& faults() const { return faults_; }
   std::size_t round_count() const { return rounds_.size(); }
   std::size_t join_count() const { return join_count_; }
+  // A number that stands for all that was seen, in its order.
+  std::uint64_t story() const { return story_; }
 
  private:
   using Id = std::pair<std::uint64_t, std::uint64_t>;  // birth and round
@@ -54,6 +56,7 @@ class Ledger {
   void check_invariants(const State& state, bool has_times);
   void check_course(const State& state);
   void fault(std::string text);
+  void tell(std::uint64_t what) { story_ = (story_ ^ what) * 0x100000001b3U; }
 
   const std::int64_t min_nodes_;
   const std::int64_t max_nodes_;
@@ -63,6 +66,7 @@ class Ledger {
   std::map<std::uint64_t, bool> closed_;                                // by birth
   State last_;
   std::size_t join_count_ = 0;
+  std::uint64_t story_ = 0xcbf29ce484222325U;
   std::vector<std::string> faults_;
 };
 

@@ -1,6 +1,8 @@
 // Mistakes that were made once: what a simulation or a reader found, as the shortest story that
 // shows it.
 #include "muster/rendezvous/rules.h"
+#include "muster/rendezvous/shared_driver.h"
+#include "muster/rendezvous/state_codec.h"
 #include "muster/rendezvous/state_holder.h"
 #include "tests/rendezvous/fake_backend.h"
 #include "tests/rendezvous_sim/world.h"
@@ -60,7 +62,8 @@ class RegressionTest : public ::testing::Test {
   std::unique_ptr<World> world_;
 };
 
-// -- the hosted driver and its server --------------------------------------------------------------
+// -- the hosted driver and its server
+// --------------------------------------------------------------
 
 class HostedRun : public RegressionTest {};
 
@@ -156,8 +159,7 @@ TEST_F(HostedRun, DoesNotRepeatRoundsAfterARestartOfItsServer) {
   for (int round = 1; round <= 2; ++round) {
     nodes[0]->begin_join();
     nodes[1]->begin_join();
-    ASSERT_TRUE(
-        world().run_until([&] { return nodes[0]->is_in() && nodes[1]->is_in(); }, 20s));
+    ASSERT_TRUE(world().run_until([&] { return nodes[0]->is_in() && nodes[1]->is_in(); }, 20s));
   }
   world().network().cut(nodes[0]->host(), server());
   world().network().cut(nodes[1]->host(), server());
@@ -269,7 +271,8 @@ TEST_F(HostedRun, ForgetsAJoinThatWasGivenUpWhileItsNodeWasReconnecting) {
   EXPECT_TRUE(world().state().participants.empty()) << describe(world().state());
 }
 
-// -- the shared driver -----------------------------------------------------------------------------
+// -- the shared driver
+// -----------------------------------------------------------------------------
 
 class SharedRun : public RegressionTest {};
 
@@ -337,6 +340,26 @@ TEST_F(SharedRun, LetsAllInWhoWaitedBeforeTheLastCallEnds) {
   EXPECT_TRUE(state.complete);
   EXPECT_EQ(state.world_size, 3) << describe(state);
   EXPECT_TRUE(state.wait_list.empty());
+}
+
+// A broken store that lost a write: the node was in the round that it came from, and this round was
+// not complete. It left and came back for ever, in one turn.
+TEST_F(SharedRun, GoesOnWhenItsStoreGoesBackInTime) {
+  const tests::LogCapture log(log::Level::Error);
+  sim::Loop loop;
+  Random random(1);
+  FakeRun run(loop);
+  FakeBackend backend(run);
+  const Settings settings = limits(1, 1);
+  const auto driver = make_shared_driver(loop, random, backend, settings, Node{"a", 1, 0, 1},
+                                         SharedDriverOptions());
+  const auto place = loop.block_on(driver->join(loop.now() + 1min));
+  ASSERT_TRUE(place);
+  State before;
+  before.birth = place->id.birth;
+  before.round = place->id.round;
+  run.write(encode(before), true);
+  EXPECT_TRUE(loop.block_on(driver->join(loop.now() + 1min)));
 }
 
 // A store that lost everything: what was made of an old copy had the names of rounds that others

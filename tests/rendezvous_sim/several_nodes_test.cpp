@@ -67,19 +67,7 @@ class SeveralNodes : public ::testing::TestWithParam<Kind> {
 };
 
 INSTANTIATE_TEST_SUITE_P(WithEveryDriver, SeveralNodes, ::testing::ValuesIn(kKinds),
-                         [](const auto& instance) {
-                           switch (instance.param) {
-                             case Kind::Hosted:
-                               return "Hosted";
-                             case Kind::Extension:
-                               return "SharedExtension";
-                             case Kind::Modern:
-                               return "SharedModern";
-                             case Kind::Legacy:
-                               return "SharedLegacy";
-                           }
-                           return "";
-                         });
+                         [](const auto& instance) { return word_for(instance.param); });
 
 // 111; the bootstrap info is in bootstrap_test.cpp.
 TEST_P(SeveralNodes, MeetInOneRoundWithDifferentRanks) {
@@ -413,7 +401,8 @@ TEST_P(SeveralNodes, MustAgreeOnTheLimits) {
   EXPECT_TRUE(soon([&] { return first.is_in() && third.is_in(); }));
 }
 
-// -- what a restart of the store does --------------------------------------------------------------
+// -- what a restart of the store does
+// --------------------------------------------------------------
 
 TEST_P(SeveralNodes, CarryOnOrMeetAgainWhenTheServerHasForgottenThem) {
   make_world(limits(2, 3));

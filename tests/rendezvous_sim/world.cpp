@@ -58,6 +58,20 @@ std::string_view name_of(Kind kind) {
   return "";
 }
 
+std::string word_for(Kind kind) {
+  switch (kind) {
+    case Kind::Hosted:
+      return "Hosted";
+    case Kind::Extension:
+      return "SharedExtension";
+    case Kind::Modern:
+      return "SharedModern";
+    case Kind::Legacy:
+      return "SharedLegacy";
+  }
+  return "";
+}
+
 // -- the server -----------------------------------------------------------------------------------
 
 ServerMachine::ServerMachine(sim::Host& host, std::string run_id, std::uint64_t seed)
@@ -230,8 +244,8 @@ Process& World::add(std::string_view host_name) {
 Process& World::add(std::string_view host_name, const Settings& settings, const Node& node) {
   sim::Host& host = network_.host(host_name);
   if (!host.is_up()) network_.restart(host);
-  const Process::Parts parts{options_.kind,      settings, node, random_.next(),
-                             &options_.sabotage, &ledger_};
+  const Process::Parts parts{options_.kind,  settings,           node,
+                             random_.next(), &options_.sabotage, &ledger_};
   return *processes_.emplace_back(std::make_unique<Process>(host, parts));
 }
 
@@ -259,7 +273,7 @@ const State& World::state() {
 }
 
 void World::look() {
-  if (debug) debug();
+  if (spectator_) spectator_();
   if (server_.is_running()) ledger_.saw(state(), options_.kind == Kind::Hosted);
 }
 

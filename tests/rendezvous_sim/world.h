@@ -34,6 +34,8 @@ namespace muster::rendezvous::testing {
 enum class Kind { Hosted, Extension, Modern, Legacy };
 inline constexpr Kind kKinds[] = {Kind::Hosted, Kind::Extension, Kind::Modern, Kind::Legacy};
 std::string_view name_of(Kind kind);
+// The name in one word, for tests that run with every kind.
+std::string word_for(Kind kind);
 
 inline constexpr int kPort = 4400;
 
@@ -102,7 +104,9 @@ class Process {
   Random& random() { return random_; }
   // Requires: `open` has succeeded.
   Driver& driver() { return *driver_; }
-  bool is_open() const { return driver_ != nullptr; }
+  bool is_open() const { return store_ != nullptr; }
+  // For a handler, which then owns it and must be gone before the process.
+  std::unique_ptr<Driver> take_driver() { return std::move(driver_); }
   store::TcpStore& store() { return *store_; }
 
   // Connects to the server, with a few seconds' patience, and makes the driver.
@@ -179,10 +183,11 @@ class World {
   void run_for(Duration length);
   // Every process is in a round.
   bool run_until_all_are_in(Duration limit);
+  // Called after every turn, for people who want to see what happens.
+  void set_spectator(std::function<void()> spectator) { spectator_ = std::move(spectator); }
 
  private:
   void look();
-  std::function<void()> debug;
 
   const WorldOptions options_;
   Random random_;
@@ -192,6 +197,7 @@ class World {
   ServerMachine server_;
   std::vector<std::unique_ptr<Process>> processes_;
   std::int64_t last_pid_ = 0;
+  std::function<void()> spectator_;
 };
 
 }  // namespace muster::rendezvous::testing
