@@ -178,6 +178,7 @@ TEST_P(SeveralNodes, EndTheSpareWithSuccessWhenTheRunIsClosed) {
   ASSERT_TRUE(world().run_until([&] { return spare.joined().has_value(); }, 2s));
   ASSERT_FALSE(spare.joined()->has_value());
   EXPECT_EQ(spare.joined()->error().kind, ErrorKind::Finished);
+  ASSERT_TRUE(soon([&] { return nodes[1]->done().has_value(); }));
   EXPECT_TRUE(nodes[1]->done()->has_value());
   Process& fresh = world().add("d");
   fresh.begin_join();

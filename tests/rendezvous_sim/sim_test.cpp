@@ -23,8 +23,8 @@ using tests::seeds_to_run;
 constexpr std::uint64_t kHostedDays[] = {100, 20};
 constexpr std::uint64_t kSharedDays[] = {20, 5};
 #else
-constexpr std::uint64_t kHostedDays[] = {1'500, 500};
-constexpr std::uint64_t kSharedDays[] = {250, 50};
+constexpr std::uint64_t kHostedDays[] = {2'000, 500};
+constexpr std::uint64_t kSharedDays[] = {700, 100};
 #endif
 
 void run_days(bool hosted) {
@@ -110,6 +110,13 @@ bool is_caught(Fault fault, bool hosted) {
     if (!day.run().empty()) return true;
   }
   return false;
+}
+
+TEST(GroupsInSim, ShowEveryFaultOfASharedDriver) {
+  const tests::LogCapture log(log::Level::Error);
+  for (const Fault fault : kSharedFaults) {
+    EXPECT_TRUE(is_caught(fault, false)) << name_of(fault);
+  }
 }
 
 TEST(GroupsInSim, ShowEveryFaultOfAHostedDriver) {
