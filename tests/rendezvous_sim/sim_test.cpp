@@ -22,6 +22,9 @@ using tests::seeds_to_run;
 #if defined(__SANITIZE_THREAD__)
 constexpr std::uint64_t kHostedDays[] = {100, 20};
 constexpr std::uint64_t kSharedDays[] = {20, 5};
+#elif defined(__SANITIZE_ADDRESS__)
+constexpr std::uint64_t kHostedDays[] = {300, 50};
+constexpr std::uint64_t kSharedDays[] = {60, 10};
 #else
 constexpr std::uint64_t kHostedDays[] = {2'000, 500};
 constexpr std::uint64_t kSharedDays[] = {700, 100};
