@@ -226,8 +226,8 @@ TEST_F(HostedRun, ForgetsAJoinThatItsNodeHasGivenUp) {
   EXPECT_TRUE(world().run_until([&] { return world().state().participants.empty(); }, 5s));
 }
 
-// Seed 13: a join that began while the conversation was being opened was never said. The hello had
-// been written before.
+// Found by a seed: a join that began while the conversation was being opened was never said. The
+// hello had been written before.
 TEST_F(HostedRun, HearsOfAJoinThatBeganWhileItsNodeWasReconnecting) {
   Settings settings = limits(2, 2);
   settings.grace = 10s;
@@ -323,8 +323,8 @@ TEST_F(SharedRun, DoesNotBringANodeBackToTheRoundItCameFrom) {
   EXPECT_EQ(nodes[0]->place().id.round, 1U);
 }
 
-// Seed 688: of all who waited, the first one that was let in ended the last call, which had been
-// over before the write; the others waited on, and so all had to meet again and again.
+// Found by a seed: of all who waited, the first one that was let in ended the last call, which had
+// been over before the write; the others waited on, and so all had to meet again and again.
 TEST_F(SharedRun, LetsAllInWhoWaitedBeforeTheLastCallEnds) {
   const Settings settings = limits(1, 3);
   const Node first{"a", 1, 0, 1};
