@@ -36,9 +36,10 @@ class Channel final : public net::StreamEvents {
   bool ended() const { return ended_; }
   // Something was received that nobody has asked for yet.
   bool has_input() const { return !input_.empty(); }
+  // Something of what was sent is still here: an answer that has come already answers nothing.
+  bool has_output() const { return !output_.empty(); }
 
-  // The stream, to go on with in another way. Requires: nothing was received that was not asked
-  // for.
+  // The stream, to go on with in another way. Requires: neither input nor output is left.
   std::unique_ptr<net::Stream> release();
 
  private:

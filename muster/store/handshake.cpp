@@ -81,6 +81,7 @@ Task<Result<>> upgrade(ClientContext& context, Channel& channel, TimePoint deadl
                    fmt::format("it chose version {} of the extension", version));
   }
   if (channel.has_input()) co_return fail(ErrorKind::Invalid, "it sent more than it was asked for");
+  if (channel.has_output()) co_return fail(ErrorKind::Invalid, "it answered before it was asked");
   co_return Result<>();
 }
 

@@ -31,7 +31,7 @@ class TcpStoreHandshake : public TcpStoreBase, public ::testing::Test {
           talkers.push_back(std::make_unique<Talker>(std::move(stream)));
         });
     EXPECT_TRUE(listener) << listener.error().message;
-    TcpStoreOptions options = default_options();
+    TcpStoreOptions options = impostor_options;
     options.endpoint.port = 80;
     options.connect_timeout = timeout;
     std::optional<ConnectedStore> connected;
@@ -50,6 +50,8 @@ class TcpStoreHandshake : public TcpStoreBase, public ::testing::Test {
     if (*connected) (*connected)->reset();  // before the network
     return std::move(*connected);
   }
+
+  TcpStoreOptions impostor_options = default_options();
 };
 
 TEST_F(TcpStoreHandshake, FindsOutWhatTheServerSpeaks) {
@@ -123,6 +125,22 @@ TEST_F(TcpStoreHandshake, RefusesAServerThatSaysMoreThanItWasAsked) {
   const std::string reply = std::string("\x01\0\0\0", 4) + "surprise";
   expect_error(connect_to_impostor(upgrading_to(reply), 10s), ErrorKind::Unavailable,
                "server:80 ended the handshake: it sent more than it was asked for");
+}
+
+TEST_F(TcpStoreHandshake, RefusesAServerThatAnswersBeforeItWasAsked) {
+  // The network does not take the whole UPGRADE at once, and the answer is here already.
+  sim::Weather weather = network.weather();
+  weather.window_bytes = 100;
+  network.set_weather(weather);
+  impostor_options.namespace_name = std::string(200, 'n');
+  std::map<Talker*, bool> answered;
+  const auto foresee = [&](Talker& talker, const std::string& received) {
+    if (received.empty() || answered[&talker]) return;
+    answered[&talker] = true;
+    talker.send(std::string(wire::kProbeReplyBytes, '\0') + '\0' + std::string("\x01\0\0\0", 4));
+  };
+  expect_error(connect_to_impostor(foresee, 10s), ErrorKind::Unavailable,
+               "server:80 ended the handshake: it answered before it was asked");
 }
 
 TEST_F(TcpStoreHandshake, RefusesAVersionThatItDidNotAskFor) {
