@@ -18,11 +18,18 @@
 #     The libFuzzer target fuzz_frame; its corpus is tests/fuzz/corpus/frame. Nothing unless
 #     MUSTER_FUZZ is on.
 #
-# Three targets gather them: `product` (libraries, programs, examples), `benches` (programs under
-# bench/) and `fuzzers`.
+# Four targets gather them: `product` (libraries, programs, examples), `checks` (test executables),
+# `benches` (programs under bench/) and `fuzzers`.
 include(GoogleTest)
 
+# What has threads in it, ours or the test's. ThreadSanitizer can find nothing elsewhere, and costs
+# minutes: only these are built for it.
+set(MUSTER_THREADED_TESTS
+  base_tests net_tests etcd_tests backends_tests process_tests logs_tests watchdog_tests
+  observe_tests failures_tests server_tests crowd_tests linearizability_tests real_etcd_tests)
+
 add_custom_target(product)
+add_custom_target(checks)
 add_custom_target(benches)
 add_custom_target(fuzzers)
 
@@ -74,7 +81,11 @@ endfunction()
 # Makes the test executable `target` and registers its cases with ctest as PREFIX.Suite.Case.
 function(muster_add_test_executable target)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "PREFIX;TIMEOUT" "SOURCES;USES;LIBS;LABELS")
+  if(MUSTER_SANITIZE STREQUAL "thread" AND NOT target IN_LIST MUSTER_THREADED_TESTS)
+    return()
+  endif()
   add_executable(${target} ${arg_SOURCES})
+  add_dependencies(checks ${target})
   muster_set_up(${target} PRIVATE test USES ${arg_USES} LIBS ${arg_LIBS} GTest::gtest_main)
   gtest_discover_tests(${target}
     DISCOVERY_MODE PRE_TEST

@@ -135,6 +135,7 @@ std::string encode(const Hello& hello) {
   wire::put(out, hello.settings.min_nodes);
   wire::put(out, hello.settings.max_nodes);
   put_duration(out, hello.settings.timeouts.last_call);
+  put_duration(out, hello.settings.timeouts.last_call_of(1));
   put_duration(out, hello.settings.window());
   put_duration(out, hello.settings.grace);
   if (hello.place) put_place(out, *hello.place);
@@ -164,6 +165,7 @@ Result<Hello> decode_hello(std::string_view bytes) {
     hello.settings.min_nodes = reader.integer<std::int64_t>();
     hello.settings.max_nodes = reader.integer<std::int64_t>();
     hello.settings.timeouts.last_call = get_duration(reader);
+    hello.settings.timeouts.regroup = get_duration(reader);
     hello.settings.keep_alive_interval = get_duration(reader);
     hello.settings.keep_alive_max_attempt = 1;
     hello.settings.grace = get_duration(reader);

@@ -33,6 +33,7 @@ Hello full_hello() {
   hello.settings.keep_alive_interval = 15s;
   hello.settings.keep_alive_max_attempt = 1;
   hello.settings.grace = 100ms;
+  hello.settings.timeouts.regroup = 3s;
   hello.place = Place{{9, 5}, 1, 3};
   return hello;
 }
@@ -107,8 +108,9 @@ TEST(HostProtocol, HasTheseBytesForAHello) {
   wire::put_string(expected, "host");
   for (const std::int64_t number : {258, 2}) wire::put(expected, number);
   wire::put<std::uint64_t>(expected, 0x0102030405060708);
-  for (const std::int64_t number : {std::int64_t{2}, std::int64_t{3}, std::int64_t{7'000'000'000},
-                                    std::int64_t{15'000'000'000}, std::int64_t{100'000'000}}) {
+  for (const std::int64_t number :
+       {std::int64_t{2}, std::int64_t{3}, std::int64_t{7'000'000'000}, std::int64_t{3'000'000'000},
+        std::int64_t{15'000'000'000}, std::int64_t{100'000'000}}) {
     wire::put(expected, number);
   }
   for (const std::uint64_t number : {9, 5}) wire::put(expected, number);

@@ -33,6 +33,8 @@ constexpr Option kCatalogue[] = {
     {"join_timeout", OptionType::Seconds, kDynamic, "600", "total time for joining a round"},
     {"last_call_timeout", OptionType::Seconds, kDynamic, "30",
      "how long more nodes may join once there are enough"},
+    {"regroup_timeout", OptionType::Duration, kDynamic, "",
+     "the same for every round but the first; by default as long as last_call_timeout"},
     {"close_timeout", OptionType::Seconds, kDynamic, "30", "time for closing the run"},
     {"heartbeat_timeout", OptionType::Seconds, kDynamic, "5", "time one heartbeat may take"},
     {.name = "keep_alive_interval",

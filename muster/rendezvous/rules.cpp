@@ -52,7 +52,7 @@ void add_to_participants(const Node& node, const Settings& settings, TimePoint n
   state.redundancy_list.erase(node);
   state.participants[node] = 0;
   if (count(state) == settings.min_nodes) {
-    state.deadline = after(now, settings.timeouts.last_call);
+    state.deadline = after(now, settings.timeouts.last_call_of(state.round));
     ++state.last_call_count;
   }
   if (count(state) == settings.max_nodes) complete(settings, state);

@@ -59,6 +59,23 @@ void act(Action action, const Settings& limits, State& state, const Node& node =
 
 // ---- actions
 
+TEST(Rules, WaitForMoreNodesNoLongerThanAskedForInEveryRoundButTheFirst) {
+  Settings limits = settings(1, 3);
+  limits.timeouts.regroup = 100ms;
+  State first;
+  act(Action::AddToParticipants, limits, first);
+  EXPECT_EQ(first.deadline, kNow + limits.timeouts.last_call);
+  State later;
+  later.round = 1;
+  act(Action::AddToParticipants, limits, later);
+  EXPECT_EQ(later.deadline, kNow + 100ms);
+  limits.timeouts.regroup.reset();
+  State likewise;
+  likewise.round = 1;
+  act(Action::AddToParticipants, limits, likewise);
+  EXPECT_EQ(likewise.deadline, kNow + limits.timeouts.last_call);
+}
+
 TEST(Rules, AddTheFirstOfTwoToTheParticipants) {  // 61
   State state;
   act(Action::AddToParticipants, settings(2, 2), state);

@@ -38,6 +38,7 @@ Result<> check_timeouts(const Timeouts& timeouts) {
   for (const auto& [name, length] : all) {
     if (auto checked = check_positive(name, length); !checked) return checked;
   }
+  if (timeouts.regroup) return check_positive("regroup_timeout", *timeouts.regroup);
   return {};
 }
 
@@ -67,6 +68,7 @@ Result<Timeouts> Timeouts::create(const TimeoutOptions& options) {
   const Timeouts defaults;
   const Timeouts timeouts{.join = options.join.value_or(defaults.join),
                           .last_call = options.last_call.value_or(defaults.last_call),
+                          .regroup = options.regroup,
                           .close = options.close.value_or(defaults.close),
                           .heartbeat = options.heartbeat.value_or(defaults.heartbeat)};
   if (const auto checked = check_timeouts(timeouts); !checked) return fail(checked.error());
@@ -114,6 +116,9 @@ Result<Settings> settings_from(const Parameters& parameters) {
     if (!length) return fail(length.error());
     *place = *length;
   }
+  const auto regroup = parameters.get_as_duration("regroup_timeout");
+  if (!regroup) return fail(regroup.error());
+  settings.timeouts.regroup = *regroup;
   const auto attempts = int_option(parameters, "keep_alive_max_attempt");
   if (!attempts) return fail(attempts.error());
   settings.keep_alive_max_attempt = *attempts;

@@ -20,6 +20,7 @@ inline constexpr Duration kSettingDurationMax = std::chrono::hours(24) * 365 * 5
 struct TimeoutOptions {
   std::optional<Duration> join = {};
   std::optional<Duration> last_call = {};
+  std::optional<Duration> regroup = {};
   std::optional<Duration> close = {};
   std::optional<Duration> heartbeat = {};
 };
@@ -33,10 +34,17 @@ struct Timeouts {
   Duration join = std::chrono::seconds(600);
   // From the moment `min_nodes` is reached until the round completes with fewer than `max_nodes`.
   Duration last_call = std::chrono::seconds(30);
+  // Likewise in every round but the first: whoever is known has come when such a round opens, so it
+  // need not wait for long. Nothing: as long as `last_call`.
+  std::optional<Duration> regroup = {};
   // One set_closed or shutdown.
   Duration close = std::chrono::seconds(30);
   // One keep-alive.
   Duration heartbeat = std::chrono::seconds(5);
+
+  Duration last_call_of(std::uint64_t round) const {
+    return round == 0 ? last_call : regroup.value_or(last_call);
+  }
 
   friend bool operator==(const Timeouts&, const Timeouts&) = default;
 };
@@ -62,9 +70,9 @@ struct Settings {
   friend bool operator==(const Settings&, const Settings&) = default;
 };
 
-// Reads the options `join_timeout`, `last_call_timeout`, `close_timeout`, `heartbeat_timeout`,
-// `keep_alive_interval`, `keep_alive_max_attempt` and `grace`. Null counts as unset, except for the
-// two of the keep-alive, for which it is an error.
+// Reads the options `join_timeout`, `last_call_timeout`, `regroup_timeout`, `close_timeout`,
+// `heartbeat_timeout`, `keep_alive_interval`, `keep_alive_max_attempt` and `grace`. Null counts as
+// unset, except for the two of the keep-alive, for which it is an error.
 Result<Settings> settings_from(const Parameters& parameters);
 
 }  // namespace muster::rendezvous

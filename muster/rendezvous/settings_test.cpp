@@ -51,6 +51,7 @@ TEST(Timeouts, RefuseWhatIsNotPositiveNamingTheTimeoutAndItsValue) {
     const std::pair<std::string, TimeoutOptions> cases[] = {
         {"join_timeout", {.join = length}},
         {"last_call_timeout", {.last_call = length}},
+        {"regroup_timeout", {.regroup = length}},
         {"close_timeout", {.close = length}},
         {"heartbeat_timeout", {.heartbeat = length}}};
     for (const auto& [name, options] : cases) {
@@ -114,14 +115,16 @@ TEST(Settings, RefuseAWindowThatWouldOverflow) {
 TEST(SettingsFrom, ReadsTheTimeoutsFromOptionsInSeconds) {
   const auto made = settings_from(with({{"join_timeout", "50"},
                                         {"last_call_timeout", "60"},
+                                        {"regroup_timeout", "100ms"},
                                         {"close_timeout", "70"},
                                         {"heartbeat_timeout", "8"},
                                         {"keep_alive_interval", "2"},
                                         {"keep_alive_max_attempt", "4"},
                                         {"grace", "250ms"}}));
   ASSERT_TRUE(made);
-  EXPECT_EQ(made->timeouts,
-            (Timeouts{.join = 50s, .last_call = 60s, .close = 70s, .heartbeat = 8s}));
+  EXPECT_EQ(
+      made->timeouts,
+      (Timeouts{.join = 50s, .last_call = 60s, .regroup = 100ms, .close = 70s, .heartbeat = 8s}));
   EXPECT_EQ(made->window(), 8s);
   EXPECT_EQ(made->grace, 250ms);
   EXPECT_EQ(made->run_id, "run");

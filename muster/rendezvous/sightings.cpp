@@ -111,8 +111,9 @@ void Sightings::fill(const Settings& settings, TimePoint now, State& state) {
     birth_ = state.birth;
     last_call_count_ = state.last_call_count;
     // TimePoint::min() stands for a last call that somebody else began; ours has its own end.
-    deadline_ = *state.deadline == TimePoint::min() ? after(now, settings.timeouts.last_call)
-                                                    : *state.deadline;
+    deadline_ = *state.deadline == TimePoint::min()
+                    ? after(now, settings.timeouts.last_call_of(state.round))
+                    : *state.deadline;
   }
   state.deadline = deadline_;
 }
