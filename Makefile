@@ -20,8 +20,8 @@ test: ## install what the tests need, build everything, run every test
 	@tools/packages install build test lint
 	@tools/run_tests
 
-demo: product ## build, then run the demonstration
-	@examples/store_demo
+demo: product ## build, then run an elastic job that loses a worker and a node
+	@examples/demo
 
 bench: ## build, then run every benchmark beside its peer
 	@tools/packages install build bench

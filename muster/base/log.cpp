@@ -14,7 +14,8 @@ constexpr std::array<std::string_view, 5> kNames = {"debug", "info", "warn", "er
 constexpr std::size_t kQuoteBytesMax = 120;
 
 std::atomic<Level> threshold = Level::Info;
-std::mutex sink_mutex;
+// Recursive: a sink may have something to log itself.
+std::recursive_mutex sink_mutex;
 std::function<void(Level, std::string_view, std::string_view)> sink;  // guarded by sink_mutex
 
 }  // namespace
@@ -37,14 +38,18 @@ void set_sink(std::function<void(Level, std::string_view, std::string_view)> new
   sink = std::move(new_sink);
 }
 
+std::string line_of(Level level, std::string_view part, std::string_view message) {
+  return fmt::format("{} {:<5} {}  {}", wall_clock_text(), kNames[static_cast<std::size_t>(level)],
+                     part, message);
+}
+
 void write(Level level, std::string_view part, std::string_view message) {
   const std::lock_guard lock(sink_mutex);
   if (sink) {
     sink(level, part, message);
     return;
   }
-  const std::string line = fmt::format("{} {:<5} {}  {}\n", wall_clock_text(),
-                                       kNames[static_cast<std::size_t>(level)], part, message);
+  const std::string line = line_of(level, part, message) + '\n';
   // One write a line, so that lines of several processes on one terminal or file stay whole. If
   // standard error is gone there is nobody to tell.
   [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());

@@ -23,8 +23,11 @@ bool enabled(Level level);
 bool parse_level(std::string_view text, Level& out);
 
 // Where whole lines go instead of standard error (tests, a ring of recent lines); an empty function
-// undoes it.
+// undoes it. A sink is called by whoever logs, on any thread, and may log itself.
 void set_sink(std::function<void(Level, std::string_view part, std::string_view message)> sink);
+
+// The line as it would be written now, without its end.
+std::string line_of(Level level, std::string_view part, std::string_view message);
 
 void write(Level level, std::string_view part, std::string_view message);
 

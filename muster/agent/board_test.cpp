@@ -1,0 +1,155 @@
+#include "muster/agent/board.h"
+
+#include "muster/net/epoll_loop.h"
+#include "muster/store/memory_store.h"
+
+#include <gtest/gtest.h>
+
+#include <optional>
+#include <vector>
+
+namespace muster::agent {
+namespace {
+
+using namespace std::chrono_literals;
+
+Introduction introduction(std::string role, std::int64_t worker_count) {
+  return {{std::move(role), worker_count}, "host", {}};
+}
+
+template <typename T>
+Task<void> keep(Task<T> task, std::optional<T>& result) {
+  result.emplace(co_await task);
+}
+
+class BoardTest : public ::testing::Test {
+ protected:
+  std::unique_ptr<Board> board(std::int64_t rank, std::int64_t count) {
+    return std::make_unique<Board>(loop, store, rank, count);
+  }
+  TimePoint soon() const { return after(loop.now(), 10s); }
+  Task<void> pass() { co_await sleep_until(loop, loop.now()); }
+
+  net::EpollLoop loop;
+  std::shared_ptr<store::Store> store = store::make_memory_store(loop);
+};
+
+TEST_F(BoardTest, TellsEveryNodeItsPlace) {
+  std::vector<std::unique_ptr<Board>> boards;
+  std::vector<std::optional<Result<Placing>>> placings(3);
+  TaskScope scope;
+  for (int rank = 0; rank < 3; ++rank) {
+    boards.push_back(board(rank, 3));
+    Introduction mine = introduction(rank == 1 ? "ps" : "trainer", rank + 1);
+    mine.failed_rounds = {{static_cast<std::uint64_t>(rank), std::chrono::seconds(rank)}};
+    scope.start(
+        keep(boards.back()->introduce(mine, soon()), placings[static_cast<std::size_t>(rank)]));
+  }
+  for (int turn = 0; turn < 100 && !placings[2]; ++turn) loop.block_on(pass());
+  const std::vector<FailedRound> all = {{0, 0s}, {1, 1s}, {2, 2s}};
+  EXPECT_EQ(**placings[0], (Placing{{0, 6, 0, 4}, all}));
+  EXPECT_EQ(**placings[1], (Placing{{1, 6, 0, 2}, all}));
+  EXPECT_EQ(**placings[2], (Placing{{3, 6, 1, 4}, all}));
+}
+
+TEST_F(BoardTest, NeedsNoStoreForASingleNode) {
+  Board alone(loop, nullptr, 0, 1);
+  const auto placing = loop.block_on(alone.introduce(introduction("default", 4), soon()));
+  ASSERT_TRUE(placing);
+  EXPECT_EQ(placing->ranks, (Ranks{0, 4, 0, 4}));
+  EXPECT_FALSE(*loop.block_on(alone.look()));
+  ASSERT_TRUE(loop.block_on(alone.confirm()));
+  EXPECT_EQ(loop.block_on(alone.wait_word(soon()))->news, News::Done);
+  EXPECT_TRUE(loop.block_on(alone.meet("end", soon())));
+}
+
+TEST_F(BoardTest, HasOneWordARoundTheFirst) {
+  auto first = board(0, 2);
+  auto second = board(1, 2);
+  const Word failed = {News::Failed, 0, "host-0", {"{\"rank\":1}"}};
+  EXPECT_EQ(*loop.block_on(first->say(failed)), failed);
+  EXPECT_EQ(*loop.block_on(second->say({News::Restart, 1, "host-1", {}})), failed);
+  EXPECT_EQ(**loop.block_on(second->look()), failed);
+  EXPECT_EQ(*loop.block_on(second->wait_word(soon())), failed);
+}
+
+TEST_F(BoardTest, WakesWhoeverWaitsForTheWord) {
+  auto first = board(0, 2);
+  auto second = board(1, 2);
+  std::optional<Result<Word>> heard;
+  TaskScope scope;
+  scope.start(keep(second->wait_word(soon()), heard));
+  EXPECT_FALSE(heard);
+  ASSERT_TRUE(loop.block_on(first->say({News::Restart, 0, "host", {}})));
+  for (int turn = 0; turn < 100 && !heard; ++turn) loop.block_on(pass());
+  ASSERT_TRUE(heard);
+  EXPECT_EQ((*heard)->news, News::Restart);
+}
+
+TEST_F(BoardTest, IsDoneWhenTheLastNodeConfirms) {
+  auto first = board(0, 2);
+  auto second = board(1, 2);
+  ASSERT_TRUE(loop.block_on(first->confirm()));
+  EXPECT_FALSE(*loop.block_on(first->look()));
+  ASSERT_TRUE(loop.block_on(second->confirm()));
+  EXPECT_EQ((*loop.block_on(first->look()))->news, News::Done);
+}
+
+TEST_F(BoardTest, IsNotDoneIfAFailureWasSaidFirst) {
+  auto first = board(0, 2);
+  auto second = board(1, 2);
+  ASSERT_TRUE(loop.block_on(first->say({News::Failed, 0, "host", {}})));
+  ASSERT_TRUE(loop.block_on(first->confirm()));
+  ASSERT_TRUE(loop.block_on(second->confirm()));
+  EXPECT_EQ((*loop.block_on(first->look()))->news, News::Failed);
+}
+
+TEST_F(BoardTest, GathersTheFailuresOfAllNodes) {
+  auto first = board(0, 2);
+  auto second = board(1, 2);
+  EXPECT_TRUE(loop.block_on(first->failures())->empty());
+  ASSERT_TRUE(loop.block_on(first->add_failures({"a", "b"})));
+  ASSERT_TRUE(loop.block_on(second->add_failures({"c"})));
+  const std::vector<std::string> all = {"a", "b", "c"};
+  EXPECT_EQ(*loop.block_on(first->failures()), all);
+}
+
+TEST_F(BoardTest, LetsNobodyPassAMeetingPointBeforeAllHaveCome) {
+  auto first = board(0, 2);
+  auto second = board(1, 2);
+  EXPECT_FALSE(loop.block_on(first->meet("early", loop.now())));
+  std::optional<bool> met;
+  TaskScope scope;
+  scope.start(keep(first->meet("end", soon()), met));
+  loop.block_on(pass());
+  EXPECT_FALSE(met);
+  EXPECT_TRUE(loop.block_on(second->meet("end", soon())));
+  for (int turn = 0; turn < 100 && !met; ++turn) loop.block_on(pass());
+  EXPECT_TRUE(met && *met);
+}
+
+TEST(BoardTexts, AreReadAsTheyWereWritten) {
+  const Introduction mine = {{"ps \"1\"", 3}, "host", {{7, 1500ms}}};
+  EXPECT_EQ(*decode_introduction(encode(mine)), mine);
+  const Placing placing = {{1, 2, 3, 4}, {{7, 1500ms}}};
+  EXPECT_EQ(*decode_placing(encode(placing)), placing);
+  const Word word = {News::Failed, 3, "host", {"{}", "\n"}};
+  EXPECT_EQ(*decode_word(encode(word)), word);
+}
+
+TEST(BoardTexts, OfSomebodyElseAreRefused) {
+  for (const char* text : {"", "{", "[]", "7", "null", "{\"role\":1}",
+                           R"({"role":"a","workers":0,"host":"h","failed_rounds":[]})",
+                           R"({"role":"a","workers":1,"host":"h","failed_rounds":[[1]]})",
+                           R"({"role":"a","workers":1,"host":"h","failed_rounds":[[-1,2]]})",
+                           R"({"ranks":[1,2,3],"failed_rounds":[]})",
+                           R"({"news":"maybe","node_rank":0,"host":"h","failures":[]})",
+                           R"({"news":"done","node_rank":0,"host":"h","failures":[1]})"}) {
+    EXPECT_FALSE(decode_introduction(text)) << text;
+    EXPECT_FALSE(decode_placing(text)) << text;
+    EXPECT_FALSE(decode_word(text)) << text;
+  }
+}
+
+}  // namespace
+}  // namespace muster::agent
