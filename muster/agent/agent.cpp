@@ -18,6 +18,9 @@ constexpr Duration kIntroductionTime = std::chrono::seconds(30);
 constexpr int kBrokenRoundsMax = 20;
 // How long the end waits for other nodes: for their failures, and until they know how it ended.
 constexpr Duration kPartingTime = std::chrono::seconds(5);
+// How long it takes at most until the loss of a node whose connection broke is known, with the
+// rendezvous' default grace for launched jobs.
+constexpr Duration kDepartureTime = std::chrono::milliseconds(400);
 // How often workers are looked at for uninterruptible sleep, where that is asked for.
 constexpr Duration kSleeperInterval = std::chrono::seconds(1);
 // After a store that does not answer.
@@ -112,6 +115,8 @@ void Agent::perform(const Action& action) {
       record_own("workers.stop", name_of(action.cause), {});
       if (signs_) signs_->end();
       crew_->expect_exits();
+      // The others shall hear that we leave before their workers notice that ours are gone.
+      if (action.cause == StopCause::Signal && !is_alone()) talking_.start(leave_early());
       confirm_timer_.cancel();
       stop_began_ = now();
       process::StopOptions options;
@@ -212,7 +217,7 @@ Task<Result<>> Agent::enter_round() {
       continue;
     }
     round->placing = std::move(*placing);
-    history_.merge(round->placing.failed_rounds, now());
+    history_.agree(round->placing.failed_rounds, now());
     round_ = std::move(round);
     // Those of earlier rounds are settled.
     heard_failures_.clear();
@@ -240,6 +245,7 @@ Task<void> Agent::introduce_into(Round& round, Oneshot<Result<Placing>>& outcome
   mine.seat = {config().role, config().workers_per_node};
   mine.host = parts_.crew.host_name;
   mine.failed_rounds = history_.known(now());
+  if (round_) mine.origin = {round_->info.round, round_->info.world_size};
   const TimePoint deadline = after(now(), kIntroductionTime);
   auto placing = co_await round.board.introduce(std::move(mine), deadline);
   outcome.set(std::move(placing));
@@ -400,6 +406,7 @@ Task<void> Agent::start_crew() {
     auto made = Signs::create(loop_, parts_.random, std::move(options));
     if (made) {
       signs_ = std::move(*made);
+      if (parts_.crew.guard != nullptr) parts_.crew.guard->watch_scratch(signs_->folder());
     } else {
       outcome = fail(std::move(made.error()));
     }
@@ -484,6 +491,7 @@ void Agent::worker_exited(Worker& worker) {
       exit.restart_left = !history_.exhausted(policy(), now());
       history_.add(round->info.round, now());
       exit.delay = history_.delay(policy(), now());
+      if (!is_alone()) exit.hold = kDepartureTime;
     }
     return supervisor_.worker_exited(exit);
   });
@@ -493,6 +501,11 @@ Task<void> Agent::sweep(std::string token) {
   std::vector<std::string> tokens(1, std::move(token));
   process::SweepOptions options;
   (void)co_await parts_.crew.host.sweep(std::move(tokens), options);
+}
+
+Task<void> Agent::leave_early() {
+  auto left = co_await handler_->leave();
+  if (!left) log::debug("agent", "the run was not left: {}", left.error().message);
 }
 
 Task<void> Agent::stop_crew(process::StopOptions options) {

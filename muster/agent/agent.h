@@ -95,6 +95,7 @@ class Agent {
   Task<void> introduce_into(Round& round, Oneshot<Result<Placing>>& outcome);
   Task<void> give_up_on_change(Oneshot<Result<Placing>>& outcome);
   Task<void> start_crew();
+  Task<void> leave_early();
   Task<void> stop_crew(process::StopOptions options);
   Task<void> confirm(std::shared_ptr<Round> round);
   Task<void> announce(std::shared_ptr<Round> round, Word word);

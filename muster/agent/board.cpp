@@ -91,10 +91,14 @@ constexpr std::int64_t kWorkerCountMax = 1'000'000;
 }  // namespace
 
 std::string encode(const Introduction& introduction) {
-  return json::serialize(json::object{{"role", introduction.seat.role},
-                                      {"workers", introduction.seat.worker_count},
-                                      {"host", introduction.host},
-                                      {"failed_rounds", to_json(introduction.failed_rounds)}});
+  json::object object{{"role", introduction.seat.role},
+                      {"workers", introduction.seat.worker_count},
+                      {"host", introduction.host},
+                      {"failed_rounds", to_json(introduction.failed_rounds)}};
+  if (introduction.origin) {
+    object["origin"] = json::array{introduction.origin->round, introduction.origin->node_count};
+  }
+  return json::serialize(object);
 }
 
 Result<Introduction> decode_introduction(const std::string& text) {
@@ -106,6 +110,16 @@ Result<Introduction> decode_introduction(const std::string& text) {
                      read(find(value, "failed_rounds"), made.failed_rounds);
   if (!whole || made.seat.worker_count < 1 || made.seat.worker_count > kWorkerCountMax) {
     return fail(unreadable("introduction", text));
+  }
+  if (const json::value* origin = find(value, "origin")) {
+    const json::array* pair = origin->if_array();
+    std::int64_t round = 0;
+    std::int64_t count = 0;
+    if (pair == nullptr || pair->size() != 2 || !read(&(*pair)[0], round) ||
+        !read(&(*pair)[1], count) || round < 0) {
+      return fail(unreadable("introduction", text));
+    }
+    made.origin = {static_cast<std::uint64_t>(round), count};
   }
   return made;
 }
@@ -175,6 +189,14 @@ std::vector<Placing> place_all(const std::vector<Introduction>& introductions) {
       Duration& age = failed.emplace(round.round, round.age).first->second;
       age = std::max(age, round.age);
     }
+  }
+  std::map<std::uint64_t, std::int64_t> missing;
+  for (const Introduction& one : introductions) {
+    if (!one.origin) continue;
+    --missing.emplace(one.origin->round, one.origin->node_count).first->second;
+  }
+  for (const auto& [round, count] : missing) {
+    if (count > 0) failed.erase(round);
   }
   std::vector<FailedRound> rounds;
   for (const auto& [round, age] : failed) rounds.push_back({round, age});

@@ -31,6 +31,14 @@ struct Introduction {
   Seat seat;
   std::string host;
   std::vector<FailedRound> failed_rounds;
+  // The round it comes from, and how many nodes that had. Nothing for a newcomer.
+  struct Origin {
+    std::uint64_t round = 0;
+    std::int64_t node_count = 0;
+
+    friend bool operator==(const Origin&, const Origin&) = default;
+  };
+  std::optional<Origin> origin = {};
 
   friend bool operator==(const Introduction&, const Introduction&) = default;
 };
@@ -62,7 +70,8 @@ Result<Introduction> decode_introduction(const std::string& text);
 Result<Placing> decode_placing(const std::string& text);
 Result<Word> decode_word(const std::string& text);
 
-// What node rank 0 works out for everybody, in the order of node ranks.
+// What node rank 0 works out for everybody, in the order of node ranks. A round from which not all
+// have come back lost a node, and its failures were a consequence of that: it does not count.
 std::vector<Placing> place_all(const std::vector<Introduction>& introductions);
 
 class Board {

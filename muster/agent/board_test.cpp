@@ -128,8 +128,27 @@ TEST_F(BoardTest, LetsNobodyPassAMeetingPointBeforeAllHaveCome) {
   EXPECT_TRUE(met && *met);
 }
 
+TEST(PlaceAll, CountsNoFailureOfARoundThatLostANode) {
+  const auto from = [](std::uint64_t round, std::int64_t node_count) {
+    Introduction one = introduction("default", 1);
+    one.failed_rounds = {{1, 9s}, {4, 1s}};
+    one.origin = {round, node_count};
+    return one;
+  };
+  const std::vector<FailedRound> both = {{1, 9s}, {4, 1s}};
+  const std::vector<FailedRound> earlier = {{1, 9s}};
+  // All came back, and a newcomer with them.
+  EXPECT_EQ(place_all({from(4, 2), from(4, 2), introduction("default", 1)})[0].failed_rounds, both);
+  // One of three is missing; a newcomer does not make up for it.
+  EXPECT_EQ(place_all({from(4, 3), introduction("default", 1), from(4, 3)})[0].failed_rounds,
+            earlier);
+}
+
 TEST(BoardTexts, AreReadAsTheyWereWritten) {
-  const Introduction mine = {{"ps \"1\"", 3}, "host", {{7, 1500ms}}};
+  Introduction newcomer = introduction("default", 1);
+  EXPECT_EQ(*decode_introduction(encode(newcomer)), newcomer);
+  Introduction mine = {{"ps \"1\"", 3}, "host", {{7, 1500ms}}};
+  mine.origin = {7, 3};
   EXPECT_EQ(*decode_introduction(encode(mine)), mine);
   const Placing placing = {{1, 2, 3, 4}, {{7, 1500ms}}};
   EXPECT_EQ(*decode_placing(encode(placing)), placing);
@@ -142,6 +161,7 @@ TEST(BoardTexts, OfSomebodyElseAreRefused) {
                            R"({"role":"a","workers":0,"host":"h","failed_rounds":[]})",
                            R"({"role":"a","workers":1,"host":"h","failed_rounds":[[1]]})",
                            R"({"role":"a","workers":1,"host":"h","failed_rounds":[[-1,2]]})",
+                           R"({"role":"a","workers":1,"host":"h","failed_rounds":[],"origin":[1]})",
                            R"({"ranks":[1,2,3],"failed_rounds":[]})",
                            R"({"news":"maybe","node_rank":0,"host":"h","failures":[]})",
                            R"({"news":"done","node_rank":0,"host":"h","failures":[1]})"}) {

@@ -64,6 +64,7 @@ Result<> Crew::start() {
       fmt::format("muster-{}-{}", static_cast<std::int64_t>(::getpid()), facts_.round));
   if (cgroup) {
     cgroup_ = std::move(*cgroup);
+    if (surroundings_.guard != nullptr) surroundings_.guard->watch_cgroup(cgroup_->folder());
   } else {
     log::debug("agent", "the workers get no cgroup of their own: {}", cgroup.error().message);
   }
@@ -174,6 +175,7 @@ Task<std::vector<process::Stuck>> Crew::stop(process::StopOptions options) {
   if (cgroup_) {
     cgroup_->kill();
     cgroup_.reset();
+    if (surroundings_.guard != nullptr) surroundings_.guard->watch_cgroup({});
   }
   const TimePoint drained_by = after(surroundings_.loop.now(), kDrainTime);
   auto drained = co_await surroundings_.output.drain(drained_by);

@@ -15,6 +15,7 @@
 #include "muster/logs/output.h"
 #include "muster/logs/streams.h"
 #include "muster/process/cgroup.h"
+#include "muster/process/guard.h"
 #include "muster/process/host.h"
 
 #include <cstdint>
@@ -38,6 +39,7 @@ struct CrewSurroundings {
   logs::Routing routing;
   Environment environment;  // the agent's own
   std::string host_name;
+  process::Guard* guard = nullptr;  // may be missing
 };
 
 struct Worker {

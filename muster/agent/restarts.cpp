@@ -1,6 +1,7 @@
 #include "muster/agent/restarts.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace muster::agent {
 
@@ -9,8 +10,13 @@ void RestartHistory::add(std::uint64_t round, TimePoint when) {
   if (failed_.size() > kFailedRoundsMax) failed_.erase(failed_.begin());
 }
 
-void RestartHistory::merge(const std::vector<FailedRound>& others, TimePoint now) {
-  for (const FailedRound& failed : others) add(failed.round, now - failed.age);
+void RestartHistory::agree(const std::vector<FailedRound>& all, TimePoint now) {
+  std::map<std::uint64_t, TimePoint> agreed;
+  for (const FailedRound& failed : all) {
+    const auto known = failed_.find(failed.round);
+    agreed.emplace(failed.round, known == failed_.end() ? now - failed.age : known->second);
+  }
+  failed_ = std::move(agreed);
 }
 
 std::vector<FailedRound> RestartHistory::known(TimePoint now) const {

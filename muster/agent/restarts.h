@@ -39,7 +39,8 @@ class RestartHistory {
  public:
   // A round counts once, however many of its workers failed on however many nodes.
   void add(std::uint64_t round, TimePoint when);
-  void merge(const std::vector<FailedRound>& others, TimePoint now);
+  // What the members of a round know together: rounds that are not in it do not count any more.
+  void agree(const std::vector<FailedRound>& all, TimePoint now);
   std::vector<FailedRound> known(TimePoint now) const;
 
   // The restarts that were needed so far and still count.

@@ -43,7 +43,7 @@ TEST(RestartHistory, IsTheSameForANodeThatHearsOfItFromOthers) {
   old_node.add(4, at(30s));
   RestartHistory new_node;
   // Its clock is another one.
-  new_node.merge(old_node.known(at(40s)), at(1000s));
+  new_node.agree(old_node.known(at(40s)), at(1000s));
   EXPECT_EQ(new_node.used(policy(9), at(1000s)), 2);
   EXPECT_EQ(new_node.used(policy(9, 20s), at(1000s)), 1);
   EXPECT_EQ(new_node.known(at(1000s)), old_node.known(at(40s)));
@@ -52,8 +52,16 @@ TEST(RestartHistory, IsTheSameForANodeThatHearsOfItFromOthers) {
 TEST(RestartHistory, KeepsTheFirstTimeOfAFailureThatItHearsOfAgain) {
   RestartHistory history;
   history.add(0, at(0s));
-  history.merge({{0, 1s}}, at(100s));
+  history.agree({{0, 1s}}, at(100s));
   EXPECT_EQ(history.used(policy(9, 60s), at(100s)), 0);
+}
+
+TEST(RestartHistory, ForgetsARoundThatTheOthersDoNotCount) {
+  RestartHistory history;
+  history.add(0, at(0s));
+  history.add(1, at(1s));
+  history.agree({{0, 3s}}, at(3s));
+  EXPECT_EQ(history.used(policy(9), at(3s)), 1);
 }
 
 TEST(RestartHistory, WaitsTwiceAsLongBeforeEachFurtherRestart) {

@@ -24,9 +24,10 @@ Signs::Signs(net::EpollLoop& loop, SignsOptions options)
 }
 
 Signs::~Signs() {
+  if (file_timer_) options_.record(observe::WatchdogMoment::Stopped, {});
+  file_timer_.reset();
   socket_.reset();
   if (!folder_.empty()) ::rmdir(folder_.c_str());
-  if (file_timer_) options_.record(observe::WatchdogMoment::Stopped, {});
 }
 
 Result<std::unique_ptr<Signs>> Signs::create(net::EpollLoop& loop, Random& random,
@@ -54,7 +55,7 @@ Result<std::unique_ptr<Signs>> Signs::create(net::EpollLoop& loop, Random& rando
     watchdog::FileTimerEnvironment environment;
     environment.enable = "1";
     environment.path = signs->options_.timer_file;
-    environment.temporary_folder = signs->options_.temporary_folder;
+    environment.temporary_folder = folder;
     watchdog::FileTimerOptions timer;
     timer.path = watchdog::file_timer_path(environment, random).value_or("");
     auto server = watchdog::FileTimerServer::create(loop, *signs->deadlines_, std::move(timer));

@@ -52,6 +52,9 @@ class Signs {
   const std::string& socket_path() const { return socket_->path(); }
   std::string timer_path() const { return file_timer_ ? file_timer_->path() : std::string(); }
 
+  // Ours alone; with all that is in it, gone when this goes.
+  const std::string& folder() const { return folder_; }
+
   // From the start of a crew until its stop.
   void begin(Crew& crew);
   void end();

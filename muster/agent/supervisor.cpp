@@ -105,6 +105,7 @@ Actions Supervisor::begin() { return join(); }
 Actions Supervisor::join() {
   phase_ = Phase::Joining;
   delay_ = Duration::zero();
+  undecided_ = false;
   return {action(Action::Kind::Join)};
 }
 
@@ -188,6 +189,11 @@ Actions Supervisor::worker_exited(const Exit& exit) {
     return {action(Action::Kind::Confirm)};
   }
   state_ = GroupState::Failed;
+  if (!exit.restart_left && exit.hold > Duration::zero()) {
+    undecided_ = true;
+    delay_ = exit.hold;
+    return stop(StopCause::Failure, Next::End, Outcome::Failed);
+  }
   delay_ = exit.delay;
   const News news = exit.restart_left ? News::Restart : News::Failed;
   Actions actions = {announce(news)};
@@ -198,11 +204,11 @@ Actions Supervisor::worker_exited(const Exit& exit) {
 
 Actions Supervisor::stopped() {
   if (phase_ != Phase::Stopping) return {};
-  if (next_ == Next::End) {
+  if (next_ == Next::End && !undecided_) {
     if (outcome_ == Outcome::Signalled || outcome_ == Outcome::Closed) state_ = GroupState::Stopped;
     return end(outcome_);
   }
-  state_ = GroupState::Stopped;
+  if (!undecided_) state_ = GroupState::Stopped;
   if (delay_ == Duration::zero()) return join();
   phase_ = Phase::Delaying;
   Action wait = action(Action::Kind::Delay);
@@ -212,7 +218,10 @@ Actions Supervisor::stopped() {
 
 Actions Supervisor::delay_over() {
   if (phase_ != Phase::Delaying) return {};
-  return join();
+  if (!undecided_) return join();
+  Actions actions = {announce(News::Failed)};
+  for (const Action& last : end(Outcome::Failed)) actions.push_back(last);
+  return actions;
 }
 
 Actions Supervisor::heard(News news, Duration delay) {
@@ -229,6 +238,7 @@ Actions Supervisor::heard(News news, Duration delay) {
     case Phase::Stopping:
       // What the others gave up we do not try again; a signal stays the reason we end for.
       if (news == News::Failed && signal_ == 0) {
+        undecided_ = false;
         state_ = GroupState::Failed;
         next_ = Next::End;
         outcome_ = Outcome::Failed;
@@ -257,6 +267,15 @@ Actions Supervisor::heard(News news, Duration delay) {
 
 Actions Supervisor::membership(const rendezvous::Status& status) {
   const auto cause = disturbance(status);
+  const bool explains = cause == StopCause::Departure || cause == StopCause::Expulsion;
+  if (undecided_ && explains && signal_ == 0) {
+    // It was not the worker's fault.
+    if (phase_ == Phase::Delaying) return join();
+    undecided_ = false;
+    delay_ = Duration::zero();
+    next_ = Next::Join;
+    return {};
+  }
   if (!cause || (phase_ != Phase::Running && phase_ != Phase::Confirming)) return {};
   if (*cause != StopCause::Closed) return stop(*cause, Next::Join, Outcome::Failed);
   return stop(*cause, Next::End, Outcome::Closed);
@@ -281,6 +300,7 @@ Actions Supervisor::signalled(int signal) {
       // A stop for another reason is half way already: it only leads elsewhere now.
       if (is_first) {
         if (next_ == Next::Join) outcome_ = Outcome::Signalled;
+        undecided_ = false;
         next_ = Next::End;
         return {};
       }
@@ -299,6 +319,7 @@ Actions Supervisor::broke() {
       return stop(StopCause::Closed, Next::End, Outcome::Error);
     case Phase::Stopping:
       if (next_ == Next::Join) outcome_ = Outcome::Error;
+      undecided_ = false;
       next_ = Next::End;
       return {};
     case Phase::Joining:

@@ -114,7 +114,11 @@ class Supervisor {
   struct Exit {
     int code = 0;
     bool restart_left = false;
-    Duration delay = Duration::zero();
+    Duration delay = Duration::zero();  // before the restart
+    // How long to wait, once the workers are stopped, for the news that a member of the round is
+    // gone, before the failure counts as the last one: workers of a node that lost its peer often
+    // die faster than that is known.
+    Duration hold = Duration::zero();
   };
   Actions worker_exited(const Exit& exit);
   Actions stopped();
@@ -149,6 +153,7 @@ class Supervisor {
   StopCause cause_ = StopCause::Failure;
   Next next_ = Next::Join;
   Duration delay_ = Duration::zero();
+  bool undecided_ = false;  // a last failure that a departure may still explain
   Outcome outcome_ = Outcome::Error;
   int signal_ = 0;
 };

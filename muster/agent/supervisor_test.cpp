@@ -77,6 +77,29 @@ TEST_F(SupervisorTest, GivesUpAfterAFailureWithoutARestartLeft) {
   EXPECT_EQ(supervisor.state(), GroupState::Failed);
 }
 
+TEST_F(SupervisorTest, DoesNotBlameAWorkerThatDiedBecauseANodeWasLost) {
+  run();
+  EXPECT_EQ(describe(supervisor.worker_exited({1, false, 0s, 300ms})), "stop(failure, signal 15)");
+  EXPECT_EQ(describe(supervisor.stopped()), "delay(300ms)");
+  EXPECT_EQ(describe(supervisor.membership(with_departure())), "join");
+}
+
+TEST_F(SupervisorTest, DoesNotBlameAWorkerIfTheLossIsKnownBeforeAllAreStopped) {
+  run();
+  supervisor.worker_exited({1, false, 0s, 300ms});
+  EXPECT_EQ(describe(supervisor.membership(with_departure())), "");
+  EXPECT_EQ(describe(supervisor.stopped()), "join");
+}
+
+TEST_F(SupervisorTest, GivesUpWhenNobodyTurnsOutToBeLost) {
+  run();
+  supervisor.worker_exited({1, false, 0s, 300ms});
+  supervisor.stopped();
+  EXPECT_EQ(describe(supervisor.membership(with_arrival())), "");
+  EXPECT_EQ(describe(supervisor.delay_over()), "announce(failed) close end(failed)");
+  EXPECT_EQ(supervisor.state(), GroupState::Failed);
+}
+
 TEST_F(SupervisorTest, WaitsBeforeARestartIfToldTo) {
   run();
   failed(true, 3s);
@@ -290,8 +313,9 @@ TEST(Supervisor, NeverLeavesWorkersBehindWhateverHappens) {
         case 2:
           if (running == 0) break;
           --running;
-          carry_out(supervisor.worker_exited(
-              {static_cast<int>(draw(2)), draw(2) == 0, std::chrono::seconds(draw(2))}));
+          carry_out(supervisor.worker_exited({static_cast<int>(draw(2)), draw(2) == 0,
+                                              std::chrono::seconds(draw(2)),
+                                              std::chrono::seconds(draw(2))}));
           break;
         case 3:
           if (!stopping) break;

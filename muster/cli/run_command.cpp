@@ -31,6 +31,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string_view>
@@ -71,7 +72,7 @@ struct Readings {
   std::optional<net::Endpoint> http;
 };
 
-Result<Readings> read_texts(const LaunchConfig& config, const launch::Variables& variables) {
+Result<Readings> read_texts(const LaunchConfig& config) {
   Readings made;
   auto redirects = logs::parse_streams(config.logs.redirects);
   if (!redirects) return fail(std::move(redirects.error()));
@@ -97,12 +98,9 @@ Result<Readings> read_texts(const LaunchConfig& config, const launch::Variables&
   made.output.files.rotate_bytes = config.logs.rotate_bytes;
   made.output.files.keep = config.logs.keep;
   made.output.files.max_bytes = config.logs.max_bytes;
-  auto http = observe::choose_http_address(
-      config.http == "off" ? std::nullopt : std::optional<std::string>(config.http),
-      launch::find_variable(variables, "TORCHELASTIC_HEALTH_CHECK_PORT"));
+  auto http = observe::parse_http_address(config.http);
   if (!http) return fail(std::move(http.error()));
-  if (!http->warning.empty()) log::warn("agent", "{}", http->warning);
-  made.http = http->endpoint;
+  made.http = *http;
   auto sink = observe::check_sink_name(config.event_log_handler);
   if (!sink) return fail(std::move(sink.error()));
   return made;
@@ -219,6 +217,7 @@ class Launch {
         transport_(loop_),
         machine_(loop_, transport_),
         random_(Random::from_system()),
+        guard_(guard),
         host_(loop_, guard) {}
 
   int run() {
@@ -230,6 +229,10 @@ class Launch {
                            Random::from_system());
     const auto usable = folder.check();
     if (!usable) return refuse(usable.error());
+    // A temporary folder that nobody has written to is removed in the end, whoever ends us.
+    if (guard_ != nullptr && config_.logs.folder.empty()) {
+      guard_->watch_empty_folders(std::filesystem::path(folder.path()).parent_path().string());
+    }
     backends::add_builtin_backends(registry_, loop_, machine_);
     rendezvous::discover_plugins(registry_, rendezvous::plugin_folders());
 
@@ -253,7 +256,8 @@ class Launch {
                                  config_,
                                  readings_.routing,
                                  agent::read_environment(environ),
-                                 host_name_};
+                                 host_name_,
+                                 guard_};
     rendezvous::Environment environment{loop_, random_, records->get()};
     agent::AgentParts parts{crew, random_, **records,
                             [&] { return registry_.create(config_.rendezvous, environment); },
@@ -293,6 +297,7 @@ class Launch {
   backends::SystemMachine machine_;
   Random random_;
   rendezvous::Registry registry_;
+  process::Guard* guard_;  // may be missing
   process::Host host_;
   std::string host_name_;
   int ended_by_ = 0;
@@ -322,7 +327,7 @@ int run_command(const std::vector<std::string>& words, launch::Style style) {
     fmt::print(stderr, "muster: warning: {}\n", warning);
   }
   fmt::print(stderr, "{}", config->banner);
-  auto readings = read_texts(*config, variables);
+  auto readings = read_texts(*config);
   if (!readings) return refuse(readings.error());
   for (const auto& [name, value] : config->environment) {
     ::setenv(name.c_str(), value.c_str(), 1);

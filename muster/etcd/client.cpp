@@ -2,6 +2,7 @@
 
 #include "muster/base/assert.h"
 #include "muster/base/log.h"
+#include "muster/etcd/curl_library.h"
 
 #include <fmt/format.h>
 
@@ -82,6 +83,7 @@ Client::~Client() { MUSTER_ASSERT(watchers_.empty()); }
 Task<Result<std::unique_ptr<Client>>> connect(net::EpollLoop& loop, Random& random,
                                               Options options) {
   if (auto checked = check(options); !checked) co_return fail(checked.error());
+  if (auto loaded = load_curl(); !loaded) co_return fail(std::move(loaded.error()));
   std::unique_ptr<Client> client(new Client(loop, random, std::move(options)));
   // A read of nothing: it needs a leader and the user's token, which a status does not. A user
   // without rights for this very key is refused, and known.

@@ -1,8 +1,8 @@
 #include "muster/etcd/http.h"
 
 #include "muster/base/assert.h"
+#include "muster/etcd/curl_library.h"
 
-#include <curl/curl.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -24,15 +24,9 @@ constexpr long kIdleConnectionsMax = 8;
 constexpr long kKeepAliveIdleSeconds = 5;
 constexpr long kKeepAliveIntervalSeconds = 2;
 
-void initialise_library() {
-  // Thread-safe in the versions of libcurl that we accept, and never undone: others may use it too.
-  static const CURLcode outcome = curl_global_init(CURL_GLOBAL_DEFAULT);
-  MUSTER_ASSERT(outcome == CURLE_OK);
-}
-
 template <typename Value>
 void set(CURL* handle, CURLoption option, Value value) {
-  const CURLcode outcome = curl_easy_setopt(handle, option, value);
+  const CURLcode outcome = curl().easy_setopt(handle, option, value);
   MUSTER_ASSERT(outcome == CURLE_OK);
 }
 
@@ -52,7 +46,7 @@ bool is_about_certificates(CURLcode code) {
 }  // namespace
 
 struct HttpExchange::Easy {
-  CURL* handle = curl_easy_init();
+  CURL* handle = curl().easy_init();
   curl_slist* headers = nullptr;
   std::array<char, CURL_ERROR_SIZE> problem{};
   bool is_added = false;
@@ -61,8 +55,8 @@ struct HttpExchange::Easy {
   Easy(const Easy&) = delete;
   Easy& operator=(const Easy&) = delete;
   ~Easy() {
-    curl_easy_cleanup(handle);
-    curl_slist_free_all(headers);
+    curl().easy_cleanup(handle);
+    curl().slist_free_all(headers);
   }
 };
 
@@ -123,10 +117,10 @@ HttpExchange::HttpExchange(Http& http, HttpRequest request)
     : http_(http), request_(std::move(request)), easy_(std::make_unique<Easy>()) {
   CURL* const handle = easy_->handle;
   for (const std::string& header : request_.headers)
-    easy_->headers = curl_slist_append(easy_->headers, header.c_str());
-  easy_->headers = curl_slist_append(easy_->headers, "Content-Type: application/json");
+    easy_->headers = curl().slist_append(easy_->headers, header.c_str());
+  easy_->headers = curl().slist_append(easy_->headers, "Content-Type: application/json");
   // Without this a large body is held back for a second, for a permission that etcd does not send.
-  easy_->headers = curl_slist_append(easy_->headers, "Expect:");
+  easy_->headers = curl().slist_append(easy_->headers, "Expect:");
   set(handle, CURLOPT_PRIVATE, this);
   set(handle, CURLOPT_NOSIGNAL, 1L);
   set(handle, CURLOPT_QUICK_EXIT, 1L);  // do not wait for a name that is being resolved
@@ -155,13 +149,13 @@ HttpExchange::HttpExchange(Http& http, HttpRequest request)
   if (!http_.files_.certificate.empty())
     set(handle, CURLOPT_SSLCERT, http_.files_.certificate.c_str());
   if (!http_.files_.key.empty()) set(handle, CURLOPT_SSLKEY, http_.files_.key.c_str());
-  const CURLMcode outcome = curl_multi_add_handle(http_.multi_, handle);
+  const CURLMcode outcome = curl().multi_add_handle(http_.multi_, handle);
   MUSTER_ASSERT(outcome == CURLM_OK);
   easy_->is_added = true;
 }
 
 HttpExchange::~HttpExchange() {
-  if (easy_->is_added) curl_multi_remove_handle(http_.multi_, easy_->handle);
+  if (easy_->is_added) curl().multi_remove_handle(http_.multi_, easy_->handle);
 }
 
 Task<std::optional<std::string>> HttpExchange::next() {
@@ -176,7 +170,7 @@ Task<std::optional<std::string>> HttpExchange::next() {
   std::optional<std::string> piece = std::exchange(received_, {});
   if (is_paused_) {
     is_paused_ = false;
-    curl_easy_pause(easy_->handle, CURLPAUSE_CONT);
+    curl().easy_pause(easy_->handle, CURLPAUSE_CONT);
   }
   co_return piece;
 }
@@ -184,13 +178,13 @@ Task<std::optional<std::string>> HttpExchange::next() {
 int HttpExchange::status() const {
   if (is_done_) return end_.status;
   long status = 0;
-  curl_easy_getinfo(easy_->handle, CURLINFO_RESPONSE_CODE, &status);
+  curl().easy_getinfo(easy_->handle, CURLINFO_RESPONSE_CODE, &status);
   return static_cast<int>(status);
 }
 
 void HttpExchange::abort(std::string problem) {
   if (is_done_) return;
-  curl_multi_remove_handle(http_.multi_, easy_->handle);
+  curl().multi_remove_handle(http_.multi_, easy_->handle);
   easy_->is_added = false;
   is_done_ = true;
   end_.problem = std::move(problem);
@@ -203,11 +197,11 @@ void HttpExchange::finished(int curl_code) {
   if (code == CURLE_OK) {
     end_.status = status();
   } else {
-    end_.problem = easy_->problem[0] != '\0' ? easy_->problem.data() : curl_easy_strerror(code);
+    end_.problem = easy_->problem[0] != '\0' ? easy_->problem.data() : curl().easy_strerror(code);
     end_.delivered = sent_bytes_ == request_.body.size();
     end_.is_misconfigured = is_about_certificates(code);
   }
-  curl_multi_remove_handle(http_.multi_, easy_->handle);
+  curl().multi_remove_handle(http_.multi_, easy_->handle);
   easy_->is_added = false;
   is_done_ = true;
   wake();
@@ -236,18 +230,17 @@ std::size_t HttpExchange::on_read(char* into, std::size_t size) {
 
 Http::Http(net::EpollLoop& loop, TlsFiles files)
     : loop_(loop), files_(std::move(files)), timer_(loop, [this] { act(CURL_SOCKET_TIMEOUT, 0); }) {
-  initialise_library();
-  multi_ = curl_multi_init();
+  multi_ = curl().multi_init();
   MUSTER_ASSERT(multi_ != nullptr);
-  curl_multi_setopt(multi_, CURLMOPT_SOCKETFUNCTION, &Callbacks::socket);
-  curl_multi_setopt(multi_, CURLMOPT_SOCKETDATA, this);
-  curl_multi_setopt(multi_, CURLMOPT_TIMERFUNCTION, &Callbacks::timer);
-  curl_multi_setopt(multi_, CURLMOPT_TIMERDATA, this);
-  curl_multi_setopt(multi_, CURLMOPT_MAXCONNECTS, kIdleConnectionsMax);
+  curl().multi_setopt(multi_, CURLMOPT_SOCKETFUNCTION, &Callbacks::socket);
+  curl().multi_setopt(multi_, CURLMOPT_SOCKETDATA, this);
+  curl().multi_setopt(multi_, CURLMOPT_TIMERFUNCTION, &Callbacks::timer);
+  curl().multi_setopt(multi_, CURLMOPT_TIMERDATA, this);
+  curl().multi_setopt(multi_, CURLMOPT_MAXCONNECTS, kIdleConnectionsMax);
 }
 
 Http::~Http() {
-  const CURLMcode outcome = curl_multi_cleanup(multi_);
+  const CURLMcode outcome = curl().multi_cleanup(multi_);
   MUSTER_ASSERT(outcome == CURLM_OK);
 }
 
@@ -268,14 +261,14 @@ std::unique_ptr<HttpExchange> Http::open(HttpRequest request) {
 
 void Http::act(int fd, int events) {
   int running_count = 0;
-  curl_multi_socket_action(multi_, fd, events, &running_count);
+  curl().multi_socket_action(multi_, fd, events, &running_count);
   int left_count = 0;
-  while (const CURLMsg* const message = curl_multi_info_read(multi_, &left_count)) {
+  while (const CURLMsg* const message = curl().multi_info_read(multi_, &left_count)) {
     if (message->msg != CURLMSG_DONE) continue;
     // Read before `finished`, which invalidates the message.
     const CURLcode code = message->data.result;
     char* exchange = nullptr;
-    curl_easy_getinfo(message->easy_handle, CURLINFO_PRIVATE, &exchange);
+    curl().easy_getinfo(message->easy_handle, CURLINFO_PRIVATE, &exchange);
     reinterpret_cast<HttpExchange*>(exchange)->finished(code);
   }
 }

@@ -96,7 +96,7 @@ class HttpExchange {
 // Owned by one Client, on its loop.
 class Http {
  public:
-  // Requires: `loop` outlives it.
+  // Requires: `loop` outlives it, and load_curl has succeeded.
   Http(net::EpollLoop& loop, TlsFiles files);
   ~Http();
   Http(const Http&) = delete;

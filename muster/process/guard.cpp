@@ -15,6 +15,7 @@
 #include <cstring>
 #include <ctime>
 #include <fcntl.h>
+#include <filesystem>
 #include <new>
 #include <poll.h>
 #include <string>
@@ -23,8 +24,10 @@
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include <system_error>
 #include <unistd.h>
 #include <utility>
+#include <vector>
 
 namespace muster::process {
 
@@ -51,6 +54,8 @@ struct GuardTable {
   std::array<std::atomic<pid_t>, kGuardGroupCountMax> groups{};  // 0: free
   SharedText token;
   SharedText cgroup;
+  SharedText scratch;
+  SharedText logs;
 };
 
 }  // namespace internal
@@ -65,6 +70,7 @@ constexpr int kSocket = 3;  // in the guard
 constexpr Duration kScanFor = 2s;
 constexpr long kNapNanoseconds = 2'000'000;
 constexpr int kDismissMilliseconds = 1000;
+constexpr std::size_t kFolderCountMax = 100'000;
 
 static_assert(std::atomic<pid_t>::is_always_lock_free);
 static_assert(std::atomic<std::size_t>::is_always_lock_free);
@@ -150,6 +156,28 @@ void end_workers(const GuardTable& table) {
   }
 }
 
+// What the agent would have removed itself.
+void tidy_up(const GuardTable& table) {
+  const std::string cgroup(table.cgroup.get());
+  if (!cgroup.empty()) ::rmdir(cgroup.c_str());
+  const std::string scratch(table.scratch.get());
+  std::error_code ignored;
+  if (!scratch.empty()) std::filesystem::remove_all(scratch, ignored);
+  const std::string logs(table.logs.get());
+  if (logs.empty()) return;
+  // Deepest first; a folder with a file in it stays, and so do those above it.
+  std::vector<std::filesystem::path> folders = {logs};
+  for (std::size_t index = 0; index < folders.size() && folders.size() < kFolderCountMax; ++index) {
+    for (const auto& entry : std::filesystem::directory_iterator(folders[index], ignored)) {
+      if (entry.is_directory(ignored) && !entry.is_symlink(ignored))
+        folders.push_back(entry.path());
+    }
+  }
+  for (auto folder = folders.rbegin(); folder != folders.rend(); ++folder) {
+    ::rmdir(folder->c_str());
+  }
+}
+
 [[noreturn]] void run_guard(int socket, const GuardTable& table) {
   separate(socket);
   for (;;) {
@@ -158,6 +186,7 @@ void end_workers(const GuardTable& table) {
     if (got < 0 && errno == EINTR) continue;
     if (got == 1 && letter == kDismissed) break;
     end_workers(table);
+    tidy_up(table);
     break;
   }
   ::_exit(0);
@@ -213,6 +242,10 @@ Guard::~Guard() {
 void Guard::watch_token(std::string_view host_id) { table_->token.set(host_id); }
 
 void Guard::watch_cgroup(std::string_view folder) { table_->cgroup.set(folder); }
+
+void Guard::watch_scratch(std::string_view folder) { table_->scratch.set(folder); }
+
+void Guard::watch_empty_folders(std::string_view folder) { table_->logs.set(folder); }
 
 void Guard::adopt(pid_t group) {
   for (std::atomic<pid_t>& place : table_->groups) {

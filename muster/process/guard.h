@@ -39,12 +39,17 @@ class Guard {
   // Dismisses it.
   ~Guard();
 
-  // What it will kill. The Host calls these; only `watch_cgroup` is for others. A group more than
-  // kGuardGroupCountMax is ignored: the parent-death signal and the token cover it.
+  // What it will kill. The Host calls these; only `watch_cgroup` and what follows are for others. A
+  // group more than kGuardGroupCountMax is ignored: the parent-death signal and the token cover it.
   void watch_token(std::string_view host_id);  // every token within it (proc.h)
   void adopt(pid_t group);
   void forget(pid_t group);
   void watch_cgroup(std::string_view folder);  // empty: none
+
+  // What it will remove: a folder with all that is in it, and the empty folders in and below
+  // another one. Empty: none.
+  void watch_scratch(std::string_view folder);
+  void watch_empty_folders(std::string_view folder);
 
   // Lets it end without killing anything, and waits for that. Harmless when repeated.
   void dismiss();

@@ -305,6 +305,7 @@ Task<std::vector<Stuck>> Host::carry_out(std::vector<Target> targets, StopPlan p
     const Left left = count(targets, remains);
     const StopPlan::Phase phase = plan.update(loop_.now(), left);
     if (phase == StopPlan::Phase::Done) {
+      reap_strays();  // what ended while we looked
       forget(targets);
       co_return stuck_of(targets, remains);
     }
