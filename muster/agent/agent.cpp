@@ -1,6 +1,7 @@
 #include "muster/agent/agent.h"
 
 #include "muster/base/log.h"
+#include "muster/observe/wall_clock.h"
 #include "muster/process/signals.h"
 
 #include <fmt/format.h>
@@ -21,10 +22,19 @@ constexpr Duration kPartingTime = std::chrono::seconds(5);
 // How long it takes at most until the loss of a node whose connection broke is known, with the
 // rendezvous' default grace for launched jobs.
 constexpr Duration kDepartureTime = std::chrono::milliseconds(400);
+// The exit code, as a shell has it, of a program that could not be executed.
+constexpr int kNotStarted = 126;
 // How often workers are looked at for uninterruptible sleep, where that is asked for.
 constexpr Duration kSleeperInterval = std::chrono::seconds(1);
 // After a store that does not answer.
 constexpr Duration kWatchPause = std::chrono::seconds(1);
+
+// The first failure that a word tells of, in one line.
+std::string summary_of(const Word& word) {
+  if (word.failures.empty()) return "it does not say why";
+  const auto failure = failures::failure_from_json(word.failures.front());
+  return failure ? failures::summary(*failure) : "it cannot be understood why";
+}
 
 }  // namespace
 
@@ -92,6 +102,8 @@ void Agent::run_events() {
 void Agent::perform(const Action& action) {
   switch (action.kind) {
     case Action::Kind::Join:
+      if (crew_) parts_.records.metrics().restarted(name_of(supervisor_.last_cause()));
+      join_began_ = now();
       watching_.cancel_all();
       joining_.start(join_round());
       break;
@@ -101,6 +113,7 @@ void Agent::perform(const Action& action) {
     case Action::Kind::Announce: {
       if (!round_) break;
       Word word{action.news, round_->info.rank, parts_.crew.host_name, {}};
+      if (start_failure_) word.failures.push_back(failures::to_json(*start_failure_));
       if (crew_) {
         for (const failures::Failure& failure : crew_->failures()) {
           word.failures.push_back(failures::to_json(failure));
@@ -111,7 +124,6 @@ void Agent::perform(const Action& action) {
     }
     case Action::Kind::Stop: {
       log::info("agent", "stopping the workers cause=\"{}\"", name_of(action.cause));
-      parts_.records.metrics().restarted(name_of(action.cause));
       record_own("workers.stop", name_of(action.cause), {});
       if (signs_) signs_->end();
       crew_->expect_exits();
@@ -326,8 +338,9 @@ void Agent::heard(const std::shared_ptr<Round>& round, const Word& word) {
       if (word.node_rank != round->info.rank) {
         for (const std::string& failure : word.failures) heard_failures_.push_back(failure);
         if (supervisor_.phase() == Phase::Running || supervisor_.phase() == Phase::Confirming) {
-          log::error("agent", "a worker of node {} ({}) failed: {}", word.node_rank, word.host,
-                     word.news == News::Restart ? "the job begins again" : "no restart is left");
+          log::error("agent", "a worker of node {} ({}) failed, {}: {}", word.node_rank, word.host,
+                     word.news == News::Restart ? "the job begins again" : "no restart is left",
+                     summary_of(word));
         }
       }
       history_.add(round->info.round, now());
@@ -420,6 +433,7 @@ Task<void> Agent::start_crew() {
                                  outcome.has_value());
   if (!outcome) {
     ending_.message = outcome.error().message;
+    start_failure_ = describe_start_failure(outcome.error());
     if (crew_) {
       process::StopOptions options;
       options.signal = SIGKILL;
@@ -438,6 +452,10 @@ Task<void> Agent::start_crew() {
             crew_->facts().master_addr, crew_->facts().master_port);
   for (const Worker& worker : crew_->workers()) {
     record_worker(worker, observe::EventState::Start, {});
+  }
+  parts_.records.metrics().timed(observe::Phase::Initialize, now() - join_began_, true);
+  if (stop_began_ != TimePoint()) {
+    parts_.records.metrics().timed(observe::Phase::Restart, now() - stop_began_, true);
   }
   // At once: whatever happens next must find it running.
   supervisor_.started();
@@ -467,6 +485,20 @@ void Agent::check_sleepers() {
     return;
   }
   sleepers_.set(after(now(), kSleeperInterval));
+}
+
+failures::Failure Agent::describe_start_failure(const Error& error) const {
+  failures::Failure failure;
+  const auto started = crew_ ? crew_->workers().size() : 0;
+  failure.local_rank = started == 0 ? 0 : static_cast<int>(started) - 1;
+  failure.global_rank = static_cast<int>(round_->placing.ranks.first_rank) + failure.local_rank;
+  failure.node_rank = static_cast<int>(round_->info.rank);
+  failure.role = config().role;
+  failure.host = parts_.crew.host_name;
+  failure.exit_code = kNotStarted;
+  failure.exited_nanoseconds = observe::wall_nanoseconds();
+  failure.message = error.message;
+  return failure;
 }
 
 void Agent::worker_exited(Worker& worker) {
@@ -525,6 +557,10 @@ Task<void> Agent::stop_crew(process::StopOptions options) {
 
 Task<void> Agent::gather_failures(TimePoint deadline) {
   std::vector<std::string> mine;
+  if (start_failure_ && !is_alone()) {
+    ending_.failures.push_back(*start_failure_);
+    mine.push_back(failures::to_json(*start_failure_));
+  }
   if (crew_) {
     for (const failures::Failure& failure : crew_->failures()) {
       ending_.failures.push_back(failure);
@@ -557,6 +593,7 @@ Task<void> Agent::finish(Outcome outcome, bool close, bool leave) {
     (void)co_await crew_->stop(options);
   }
   if (round_) {
+    if (outcome == Outcome::Succeeded) parts_.records.metrics().round_ended(now() - round_->began);
     const TimePoint deadline = after(now(), kPartingTime);
     if (outcome == Outcome::Failed) co_await gather_failures(deadline);
     const bool together = outcome == Outcome::Succeeded || outcome == Outcome::Failed;

@@ -106,6 +106,7 @@ class Agent {
   Task<void> gather_failures(TimePoint deadline);
 
   void worker_exited(Worker& worker);
+  failures::Failure describe_start_failure(const Error& error) const;
   void check_sleepers();
   void heard(const std::shared_ptr<Round>& round, const Word& word);
   RoundFacts facts_of(const Round& round) const;
@@ -135,7 +136,9 @@ class Agent {
   std::shared_ptr<Round> round_;  // shared with what is still being said in it
   std::unique_ptr<Signs> signs_;
   std::unique_ptr<Crew> crew_;
+  TimePoint join_began_;
   TimePoint stop_began_;
+  std::optional<failures::Failure> start_failure_;  // of a worker that could not be started
   Ending ending_;
   std::vector<std::string> heard_failures_;  // JSON, from other nodes
   bool close_ = false;

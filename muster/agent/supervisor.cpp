@@ -95,11 +95,6 @@ std::string describe(const Actions& actions) {
   return fmt::format("{}", fmt::join(texts, " "));
 }
 
-std::optional<StopCause> Supervisor::stop_cause() const {
-  if (phase_ != Phase::Stopping) return std::nullopt;
-  return cause_;
-}
-
 Actions Supervisor::begin() { return join(); }
 
 Actions Supervisor::join() {

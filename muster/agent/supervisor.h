@@ -134,7 +134,8 @@ class Supervisor {
 
   Phase phase() const { return phase_; }
   GroupState state() const { return state_; }
-  std::optional<StopCause> stop_cause() const;
+  // Why workers were stopped last.
+  StopCause last_cause() const { return cause_; }
   Outcome outcome() const { return outcome_; }  // once Done
   int signal() const { return signal_; }        // the one that ends us; 0: none
 

@@ -137,10 +137,12 @@ int report(const LaunchConfig& config, const agent::Ending& ending) {
   switch (ending.outcome) {
     case agent::Outcome::Failed:
       if (root) final.root = &failures[*root];
+      if (!ending.message.empty()) fmt::print(stderr, "muster: {}\n", ending.message);
       if (failures.empty()) {
-        fmt::print(stderr, "muster: {}\n",
-                   ending.message.empty() ? "the job failed on another node" : ending.message);
-        Error error{ErrorKind::Closed, ending.message};
+        const std::string message =
+            ending.message.empty() ? "the job failed on another node" : ending.message;
+        if (ending.message.empty()) fmt::print(stderr, "muster: {}\n", message);
+        Error error{ErrorKind::Closed, message};
         passed = failures::pass_own_error_upward(error, config.switches.error_file);
         break;
       }
@@ -214,6 +216,7 @@ class Launch {
   Launch(const LaunchConfig& config, Readings readings, process::Guard* guard)
       : config_(config),
         readings_(std::move(readings)),
+        parameters_(config.rendezvous),
         transport_(loop_),
         machine_(loop_, transport_),
         random_(Random::from_system()),
@@ -233,6 +236,8 @@ class Launch {
     if (guard_ != nullptr && config_.logs.folder.empty()) {
       guard_->watch_empty_folders(std::filesystem::path(folder.path()).parent_path().string());
     }
+    // Known already: the rendezvous need not find it out again.
+    if (parameters_.local_addr.empty()) parameters_.local_addr = host_name_;
     backends::add_builtin_backends(registry_, loop_, machine_);
     rendezvous::discover_plugins(registry_, rendezvous::plugin_folders());
 
@@ -260,7 +265,7 @@ class Launch {
                                  guard_};
     rendezvous::Environment environment{loop_, random_, records->get()};
     agent::AgentParts parts{crew, random_, **records,
-                            [&] { return registry_.create(config_.rendezvous, environment); },
+                            [&] { return registry_.create(parameters_, environment); },
                             temporary_folder()};
     agent::Agent agent(std::move(parts));
     (*records)->before_metrics([&] { agent.show_state(); });
@@ -292,6 +297,7 @@ class Launch {
  private:
   const LaunchConfig& config_;
   Readings readings_;
+  rendezvous::Parameters parameters_;
   net::EpollLoop loop_;
   net::TcpTransport transport_;
   backends::SystemMachine machine_;

@@ -93,7 +93,8 @@ std::string help_text(Style style) {
       "An option that is not given is read from the variable PET_ and its name, such as\n"
       "PET_NPROC_PER_NODE=4; flags are 0 or 1.\n"
       "\n"
-      "Exit status: 0 success, 1 failure, 2 wrong usage.\n";
+      "Exit status: 0 success, 1 failure, 2 wrong usage, 3 success here, but\n"
+      "other nodes have not confirmed theirs.\n";
   return text;
 }
 

@@ -214,6 +214,15 @@ Task<Result<std::vector<Address>>> resolve(EpollLoop& loop, Endpoint endpoint) {
   // Literals need no thread.
   auto literal = look_up(endpoint, AI_NUMERICHOST);
   if (literal) co_return literal;
+  // Nor does this machine, whose name nobody else can answer for.
+  if (endpoint.host == "localhost") {
+    auto addresses = look_up(Endpoint{"127.0.0.1", endpoint.port}, AI_NUMERICHOST);
+    auto more = look_up(Endpoint{"::1", endpoint.port}, AI_NUMERICHOST);
+    if (addresses && more) {
+      addresses->insert(addresses->end(), more->begin(), more->end());
+      co_return addresses;
+    }
+  }
   // Shared by the coroutine, which may be destroyed first, and the thread, which then finds nobody
   // to tell.
   struct Exchange {

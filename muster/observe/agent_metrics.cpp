@@ -41,7 +41,7 @@ AgentMetrics::AgentMetrics(Registry& registry, DataPoints& points, std::string r
     : registry_(registry), points_(points), role_(std::move(role)), max_restarts_(max_restarts) {
   // What can be counted is there from the start, so that a rate over it misses nothing.
   registry_.counter("muster_rounds_total", "Rounds that began on this agent.", {{"role", role_}});
-  for (const std::string_view cause : {"failure", "membership"}) {
+  for (const std::string_view cause : {"failure", "peer failure", "arrival", "departure"}) {
     counter("muster_restarts_total", "New rounds of this agent's workers, by cause.", "cause",
             cause);
   }

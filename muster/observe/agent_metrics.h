@@ -12,7 +12,7 @@
 //   muster_round_duration_seconds        how long workers ran in a round
 //   muster_phase_duration_seconds{phase} rendezvous, assign_ranks, initialize, start, stop,
 //   restart,
-//                                        monitor, run
+//                                        run (monitor: nothing is polled here)
 //   muster_worker_exits_total{outcome}   success, error, signal
 //   muster_log_bytes_total{stream}, muster_log_lines_total{stream}
 //   muster_watchdog_expiries_total{kind}
@@ -72,12 +72,12 @@ class AgentMetrics {
 
   void round_began(std::int64_t round);
   void round_ended(Duration duration);
-  // `cause`: "failure", "membership", "watchdog", …
+  // `cause`: "failure", "peer failure", "arrival", "departure", "expulsion"
   void restarted(std::string_view cause);
   // `code` as in worker events: minus the signal's number for a signal.
   void worker_exited(int code);
   void watchdog_expired(std::string_view kind);
-  // Totals so far; `stream` is "stdout" or "stderr".
+  // Totals so far; `stream` is "stdout", "stderr" or "all" for both.
   void log_totals(std::string_view stream, std::uint64_t bytes, std::uint64_t lines);
 
   // Counts what `events` records from now on. Requires: `events` is destroyed or gets another

@@ -89,7 +89,7 @@ TEST_F(Metrics, CountRoundsRestartsExitsAndExpiries) {
   EXPECT_TRUE(has("muster_round_duration_seconds_bucket{role=\"trainer\",le=\"60\"} 0"));
   EXPECT_TRUE(has("muster_round_duration_seconds_bucket{role=\"trainer\",le=\"300\"} 1"));
   EXPECT_TRUE(has("muster_restarts_total{cause=\"failure\",role=\"trainer\"} 1"));
-  EXPECT_TRUE(has("muster_restarts_total{cause=\"membership\",role=\"trainer\"} 0"));
+  EXPECT_TRUE(has("muster_restarts_total{cause=\"arrival\",role=\"trainer\"} 0"));
   for (const char* outcome : {"success", "error", "signal"}) {
     EXPECT_TRUE(has("muster_worker_exits_total{outcome=\"" + std::string(outcome) +
                     "\",role=\"trainer\"} 1"));
