@@ -114,7 +114,7 @@ void separate(int socket) {
   ::prctl(PR_SET_NAME, kName.data(), 0, 0, 0);
   rename_command_line();
   const int null = ::open("/dev/null", O_RDWR);
-  const int kept = ::fcntl(socket, F_DUPFD_CLOEXEC, 64);
+  const int kept = ::fcntl(socket, F_DUPFD_CLOEXEC, kSocket + 1);
   for (int target = 0; target < 3; ++target) ::dup2(null, target);
   ::dup2(kept, kSocket);
   if (::syscall(SYS_close_range, kSocket + 1, ~0U, 0) != 0) {
@@ -184,6 +184,8 @@ void tidy_up(const GuardTable& table) {
     char letter = 0;
     const ssize_t got = ::read(kSocket, &letter, 1);
     if (got < 0 && errno == EINTR) continue;
+    // Only the end of the connection is the end of the agent.
+    if (got < 0) break;
     if (got == 1 && letter == kDismissed) break;
     end_workers(table);
     tidy_up(table);

@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <fstream>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 
 namespace muster::process {
 namespace {
@@ -223,6 +224,55 @@ TEST_F(GuardTest, KillsTheGroupsItWasTold) {
   EXPECT_EQ(WTERMSIG(status), SIGKILL);
   EXPECT_TRUE(is_alive(children[1]));
   ::kill(children[1], SIGKILL);
+}
+
+TEST_F(GuardTest, RemovesWhatTheAgentWouldHaveRemoved) {
+  std::string folder = testing::TempDir() + "guard-XXXXXX";
+  ASSERT_NE(::mkdtemp(folder.data()), nullptr);
+  namespace fs = std::filesystem;
+  fs::create_directories(folder + "/scratch");
+  std::ofstream(folder + "/scratch/agent") << "a socket";
+  fs::create_directories(folder + "/logs/attempt_0/0");
+  fs::create_directories(folder + "/logs/attempt_1/0");
+  std::ofstream(folder + "/logs/attempt_1/0/stdout.log") << "said";
+  const pid_t agent = ::fork();
+  if (agent == 0) {
+    auto guard = Guard::start();
+    if (!guard) ::_exit(1);
+    guard->watch_scratch(folder + "/scratch");
+    guard->watch_empty_folders(folder + "/logs");
+    ::kill(::getpid(), SIGKILL);
+  }
+  expect_no_children();
+  EXPECT_FALSE(fs::exists(folder + "/scratch"));
+  EXPECT_FALSE(fs::exists(folder + "/logs/attempt_0"));
+  EXPECT_TRUE(fs::exists(folder + "/logs/attempt_1/0/stdout.log"));
+  fs::remove_all(folder);
+}
+
+TEST_F(GuardTest, WorksWithFewDescriptors) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::setpgid(0, 0);
+    ::pause();
+    ::_exit(0);
+  }
+  ::setpgid(child, child);
+  const pid_t agent = ::fork();
+  if (agent == 0) {
+    const rlimit few{32, 32};
+    ::setrlimit(RLIMIT_NOFILE, &few);
+    auto guard = Guard::start();
+    if (!guard) ::_exit(1);
+    guard->adopt(child);
+    guard->dismiss();
+    ::_exit(0);
+  }
+  int status = 0;
+  EXPECT_EQ(::waitpid(agent, &status, 0), agent);
+  EXPECT_EQ(status, 0);
+  EXPECT_TRUE(is_alive(child));
+  ::kill(child, SIGKILL);
 }
 
 TEST_F(GuardTest, IsDismissedEvenIfSomebodyHasStoppedOrKilledIt) {
