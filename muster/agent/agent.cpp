@@ -259,7 +259,8 @@ Task<void> Agent::introduce_into(Round& round, Oneshot<Result<Placing>>& outcome
   mine.failed_rounds = history_.known(now());
   if (round_) mine.origin = {round_->info.round, round_->info.world_size};
   const TimePoint deadline = after(now(), kIntroductionTime);
-  auto placing = co_await round.board.introduce(std::move(mine), deadline);
+  std::function<Task<Result<>>()> renew = [this] { return handler_->renew_bootstrap(); };
+  auto placing = co_await round.board.introduce(std::move(mine), deadline, std::move(renew));
   outcome.set(std::move(placing));
 }
 

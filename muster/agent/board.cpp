@@ -209,8 +209,12 @@ Board::Board(Loop& loop, std::shared_ptr<store::Store> store, std::int64_t node_
              std::int64_t node_count)
     : loop_(loop), store_(std::move(store)), node_rank_(node_rank), node_count_(node_count) {}
 
-Task<Result<Placing>> Board::introduce(Introduction introduction, TimePoint deadline) {
+Task<Result<Placing>> Board::introduce(Introduction introduction, TimePoint deadline,
+                                       std::function<Task<Result<>>()> ready) {
   if (alone()) {
+    auto making_ready = ready();
+    auto made_ready = co_await making_ready;
+    if (!made_ready) co_return fail(std::move(made_ready.error()));
     std::vector<Introduction> all(1, std::move(introduction));
     co_return std::move(place_all(all)[0]);
   }
@@ -231,6 +235,9 @@ Task<Result<Placing>> Board::introduce(Introduction introduction, TimePoint dead
     if (!one) co_return fail(std::move(one.error()));
     all.push_back(std::move(*one));
   }
+  auto making_ready = ready();
+  auto made_ready = co_await making_ready;
+  if (!made_ready) co_return fail(std::move(made_ready.error()));
   const std::vector<Placing> placings = place_all(all);
   std::vector<store::KeyValue> pairs;
   for (std::size_t node = 1; node < placings.size(); ++node) {

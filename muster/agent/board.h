@@ -20,6 +20,7 @@
 #include "muster/store/store.h"
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -80,7 +81,9 @@ class Board {
   Board(Loop& loop, std::shared_ptr<store::Store> store, std::int64_t node_rank,
         std::int64_t node_count);
 
-  Task<Result<Placing>> introduce(Introduction introduction, TimePoint deadline);
+  // `ready` is carried out by node rank 0 when all have come, and before anybody is told.
+  Task<Result<Placing>> introduce(Introduction introduction, TimePoint deadline,
+                                  std::function<Task<Result<>>()> ready);
 
   // Says the round's word, unless somebody was faster; returns the word that stands.
   Task<Result<Word>> say(Word word);

@@ -22,6 +22,8 @@ Task<void> keep(Task<T> task, std::optional<T>& result) {
   result.emplace(co_await task);
 }
 
+Task<Result<>> nothing() { co_return Result<>(); }
+
 class BoardTest : public ::testing::Test {
  protected:
   std::unique_ptr<Board> board(std::int64_t rank, std::int64_t count) {
@@ -42,8 +44,8 @@ TEST_F(BoardTest, TellsEveryNodeItsPlace) {
     boards.push_back(board(rank, 3));
     Introduction mine = introduction(rank == 1 ? "ps" : "trainer", rank + 1);
     mine.failed_rounds = {{static_cast<std::uint64_t>(rank), std::chrono::seconds(rank)}};
-    scope.start(
-        keep(boards.back()->introduce(mine, soon()), placings[static_cast<std::size_t>(rank)]));
+    scope.start(keep(boards.back()->introduce(mine, soon(), nothing),
+                     placings[static_cast<std::size_t>(rank)]));
   }
   for (int turn = 0; turn < 100 && !placings[2]; ++turn) loop.block_on(pass());
   const std::vector<FailedRound> all = {{0, 0s}, {1, 1s}, {2, 2s}};
@@ -54,7 +56,7 @@ TEST_F(BoardTest, TellsEveryNodeItsPlace) {
 
 TEST_F(BoardTest, NeedsNoStoreForASingleNode) {
   Board alone(loop, nullptr, 0, 1);
-  const auto placing = loop.block_on(alone.introduce(introduction("default", 4), soon()));
+  const auto placing = loop.block_on(alone.introduce(introduction("default", 4), soon(), nothing));
   ASSERT_TRUE(placing);
   EXPECT_EQ(placing->ranks, (Ranks{0, 4, 0, 4}));
   EXPECT_FALSE(*loop.block_on(alone.look()));

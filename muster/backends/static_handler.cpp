@@ -64,6 +64,23 @@ class StaticHandler final : public Handler {
   Task<Result<bool>> shutdown() override { co_return true; }
   Task<Result<>> leave() override { co_return Result<>(); }
 
+  // The endpoint is the workers' store in every round, so what they wrote has to go. What is left
+  // are the keys of the agents: those of the rounds, and our own.
+  Task<Result<>> renew_bootstrap() override {
+    if (!connection_ || round_ == 0) co_return Result<>();
+    auto keys = co_await connection_->client->list_keys("");
+    // A store that PyTorch hosts may not be able to list its keys; its workers bring an attempt
+    // number along.
+    if (!keys && keys.error().kind == ErrorKind::Unimplemented) co_return Result<>();
+    if (!keys) co_return fail(ErrorKind::Unavailable, keys.error().message);
+    for (const std::string& name : *keys) {
+      if (is_of_agents(name)) continue;
+      auto deleted = co_await connection_->client->delete_key(name);
+      if (!deleted) co_return fail(ErrorKind::Unavailable, deleted.error().message);
+    }
+    co_return Result<>();
+  }
+
   Status status() const override {
     Status status;
     status.round = static_cast<std::uint64_t>(round_ < 0 ? 0 : round_);
@@ -202,6 +219,11 @@ class StaticHandler final : public Handler {
       // A key that is gone gives back what was expected of it.
       expected = swapped->value == expected ? "" : std::move(swapped->value);
     }
+  }
+
+  bool is_of_agents(std::string_view name) const {
+    return name.starts_with("muster.static.") || name.starts_with(options_.run_id + "/") ||
+           name.starts_with(options_.run_id + ".");
   }
 
   static std::int64_t round_in(std::string_view text) {

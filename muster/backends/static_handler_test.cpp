@@ -1,6 +1,7 @@
 #include "muster/backends/static_handler.h"
 
 #include "muster/backends/hosted_store.h"
+#include "muster/store/tcp_store.h"
 #include "tests/backends/machines.h"
 #include "tests/server/log_capture.h"
 
@@ -162,6 +163,26 @@ TEST_F(StaticTest, LaterRoundsDoNotSeeTheKeysOfEarlierOnes) {
   const auto value = loop.block_on((*second.info)->store->try_get("key"));
   ASSERT_TRUE(value);
   EXPECT_FALSE(*value);
+}
+TEST_F(StaticTest, WorkersOfALaterRoundDoNotFindWhatThoseOfAnEarlierOneWrote) {
+  Agent& host = created(0, 2);
+  Agent& second = created(1, 2);
+  join_all({&host, &second});
+  Random random(1);
+  store::TcpStoreOptions options;
+  options.endpoint = {"host-0", 7000};
+  auto worker = loop.block_on(
+      store::connect_tcp_store(second.host.loop(), second.host, random, std::move(options)));
+  ASSERT_TRUE(worker) << worker.error().message;
+  ASSERT_TRUE(loop.block_on((*worker)->set("rank0", "an address")));
+  ASSERT_TRUE(loop.block_on(host.handler->renew_bootstrap()));
+  EXPECT_TRUE(*loop.block_on((*worker)->check({"rank0"}))) << "the round has just begun";
+  join_all({&host, &second});
+  ASSERT_TRUE(loop.block_on((*second.info)->store->set("of the agents", "")));
+  ASSERT_TRUE(loop.block_on(host.handler->renew_bootstrap()));
+  EXPECT_FALSE(*loop.block_on((*worker)->check({"rank0"})));
+  EXPECT_TRUE(*loop.block_on((*host.info)->store->check({"of the agents"})));
+  worker->reset();
 }
 TEST_F(StaticTest, ANodeThatIsStartedAnewDoesNotComeBackToTheRoundItWasIn) {
   Agent& host = created(0, 2);

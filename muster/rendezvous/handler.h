@@ -81,6 +81,11 @@ class Handler {
   // was ended by a signal.
   virtual Task<Result<>> leave() = 0;
 
+  // Rank 0 of a round calls this when the workers of all members have ended and before those of the
+  // round are started: the store that workers begin with holds nothing of theirs afterwards.
+  // Nothing to do where every round has a store of its own.
+  virtual Task<Result<>> renew_bootstrap() { co_return Result<>(); }
+
   // What is known now, without asking anyone.
   virtual Status status() const = 0;
   // Waits until the status differs from `seen`, so that an agent need not poll; returns the status,
