@@ -16,8 +16,6 @@ namespace muster::rendezvous {
 namespace {
 
 constexpr BackoffOptions kReconnectBackoff{std::chrono::milliseconds(20), std::chrono::seconds(2)};
-// A few attempts, some tenths of a second, pass before anybody is bothered with a lost server.
-constexpr int kQuietFailures = 5;
 
 class HostedDriver final : public Driver {
  public:
@@ -216,15 +214,8 @@ class HostedDriver final : public Driver {
         co_return;
       }
       const Duration pause = backoff(kReconnectBackoff, failure_count++, random_);
-      // The first is often the end of a job whose host was faster; whoever stays without a server
-      // should know.
-      const auto level = failure_count == kQuietFailures + 1 ? log::Level::Warn : log::Level::Info;
-      if (log::enabled(level)) {
-        log::write(
-            level, "rendezvous",
-            fmt::format("lost the server of run {}: {}, trying again in {}",
-                        log::quote(settings_.run_id), last_failure_, muster::describe(pause)));
-      }
+      log::info("rendezvous", "lost the server of run {}: {}, trying again in {}",
+                log::quote(settings_.run_id), last_failure_, muster::describe(pause));
       const TimePoint until = loop_.now() + pause;
       co_await sleep_until(loop_, until);
     }

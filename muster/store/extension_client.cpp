@@ -1,5 +1,6 @@
 #include "muster/store/extension_client.h"
 
+#include "muster/base/log.h"
 #include "muster/store/extension_reply.h"
 
 #include <fmt/format.h>
@@ -36,6 +37,8 @@ class ExtensionClient::AbandonedPop final : public ReplySink {
 };
 
 namespace {
+
+constexpr Duration kLongLoss = std::chrono::seconds(2);
 
 // A coroutine that needs a connection.
 class Arrival final : public ConnectionWaiter {
@@ -98,6 +101,12 @@ void ExtensionClient::lost() {
 
 Task<void> ExtensionClient::reconnect() {
   const TimePoint deadline = after(now(), context_.options.connect_timeout);
+  // A short loss is nobody's business; of a long one somebody may want to know.
+  Timer warning(context_.loop, [this] {
+    log::warn("store", "the store at {} has been out of reach for {}, trying on",
+              net::describe(context_.options.endpoint), muster::describe(kLongLoss));
+  });
+  warning.set(after(now(), kLongLoss));
   auto opened = co_await open_connection(context_, deadline);
   if (opened && opened->dialect != wire::Dialect::Extension) {
     opened = fail(ErrorKind::Closed, fmt::format("the store at {} is no longer a Muster server",

@@ -302,5 +302,16 @@ TEST_F(ExtensionStore, DescribesTheServer) {
             info->end());
 }
 
+TEST_F(ExtensionStore, WarnsOnceWhenTheServerStaysOutOfReach) {
+  writer.reset();  // it would have its own say
+  tests::LogCapture log(log::Level::Warn);
+  stop_server();
+  loop.advance(1s);
+  EXPECT_TRUE(log.warnings().empty());
+  loop.advance(10s);
+  ASSERT_EQ(log.warnings().size(), 1U);
+  EXPECT_NE(log.warnings()[0].find("server:4400 has been out of reach"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace muster::store::testing
