@@ -20,6 +20,7 @@ while [ $# -gt 1 ]; do
 done
 
 rank=${RANK:-0}
+muster=${MUSTER_BIN:-muster}
 for name in RANK WORLD_SIZE LOCAL_RANK GROUP_RANK MASTER_ADDR MASTER_PORT \
     TORCHELASTIC_RESTART_COUNT MUSTER_ROUND; do
   printf '%s=%s ' "$name" "${!name-}"
@@ -62,5 +63,8 @@ while [ "$step" -lt "$steps" ]; do
     mv "$checkpoint.new" "$checkpoint"
   fi
   # Tells the agent that this worker makes progress. Only needed under --hang-timeout.
-  if [ -n "${MUSTER_AGENT_SOCKET-}" ]; then "${MUSTER_BIN:-muster}" alive; fi
+  # Where the program is not to be found, the worker goes on without.
+  if [ -n "${MUSTER_AGENT_SOCKET-}" ] && command -v "$muster" >/dev/null; then
+    "$muster" alive || true
+  fi
 done
