@@ -557,8 +557,10 @@ Task<void> Agent::stop_crew(process::StopOptions options) {
 // -- the end -----------------------------------------------------------------------------------
 
 Task<void> Agent::gather_failures(TimePoint deadline) {
+  // The one line that says why is enough; the others were only stopped for it.
+  if (start_failure_ && is_alone()) co_return;
   std::vector<std::string> mine;
-  if (start_failure_ && !is_alone()) {
+  if (start_failure_) {
     ending_.failures.push_back(*start_failure_);
     mine.push_back(failures::to_json(*start_failure_));
   }

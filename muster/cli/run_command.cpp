@@ -325,7 +325,12 @@ int run_command(const std::vector<std::string>& words, launch::Style style) {
     return refusal->status;
   }
   const auto& options = std::get<launch::Options>(parsed);
-  const launch::Facts facts = launch::read_facts(variables);
+  launch::Facts facts = launch::read_facts(variables);
+  // Only for their names; the job has a registry of its own.
+  rendezvous::Registry plugins;
+  for (std::string& name : rendezvous::discover_plugins(plugins, rendezvous::plugin_folders())) {
+    facts.backends.push_back(std::move(name));
+  }
   auto config = launch::resolve(options, facts);
   if (!config) return refuse(config.error());
   log::set_level(config->log_level);
