@@ -364,9 +364,15 @@ Task<void> Agent::watch_membership(std::shared_ptr<Round> round) {
       });
     }
     auto changed = co_await handler_->wait_status(status, kNever);
-    if (changed) {
+    if (changed && *changed != status) {
       status = *changed;
       warned = false;
+      continue;
+    }
+    // A handler that answers at once, and with nothing new, must not keep us busy.
+    if (changed) {
+      const TimePoint until = after(now(), kWatchPause);
+      co_await sleep_until(loop_, until);
       continue;
     }
     // Workers that run well are left alone: they may not even notice.
@@ -599,10 +605,6 @@ Task<void> Agent::finish(Outcome outcome, bool close, bool leave) {
     if (outcome == Outcome::Succeeded) parts_.records.metrics().round_ended(now() - round_->began);
     const TimePoint deadline = after(now(), kPartingTime);
     if (outcome == Outcome::Failed) co_await gather_failures(deadline);
-    const bool together = outcome == Outcome::Succeeded || outcome == Outcome::Failed;
-    if (together && !is_alone() && !handler_->status().lost) {
-      (void)co_await round_->board.meet("parted", deadline);
-    }
   }
   if (handler_ && (close || leave)) {
     const TimePoint deadline = after(now(), kPartingTime);
@@ -615,6 +617,16 @@ Task<void> Agent::finish(Outcome outcome, bool close, bool leave) {
       auto leaving = handler_->leave();
       auto left = co_await with_deadline(loop_, deadline, std::move(leaving), std::move(what));
       if (!left) log::debug("agent", "the run was not left: {}", left.error().message);
+    }
+  }
+  const bool together = outcome == Outcome::Succeeded || outcome == Outcome::Failed;
+  if (round_ && together && !is_alone() && !handler_->status().lost) {
+    // Whoever hosts the store is the last to go; the others need not wait for anybody.
+    const TimePoint deadline = after(now(), kPartingTime);
+    if (handler_->hosts_store()) {
+      (void)co_await round_->board.meet("parted", deadline);
+    } else {
+      (void)co_await round_->board.pass("parted", deadline);
     }
   }
   over_.set(true);

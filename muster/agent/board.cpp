@@ -24,6 +24,9 @@ constexpr std::string_view kFailuresKey = "muster/failures";
 std::string seat_key(std::int64_t node) { return fmt::format("muster/seat/{}", node); }
 std::string place_key(std::int64_t node) { return fmt::format("muster/place/{}", node); }
 
+std::string meet_key(const std::string& name) { return "muster/meet/" + name; }
+std::string met_key(const std::string& name) { return "muster/met/" + name; }
+
 json::array to_json(const std::vector<FailedRound>& rounds) {
   json::array array;
   for (const FailedRound& failed : rounds) {
@@ -343,18 +346,24 @@ Task<Result<std::vector<std::string>>> Board::failures() {
   co_return lines;
 }
 
-Task<bool> Board::meet(std::string name, TimePoint deadline) {
+Task<bool> Board::pass(std::string name, TimePoint deadline) {
   if (alone()) co_return true;
-  auto adding = store_->add(fmt::format("muster/meet/{}", name), 1);
+  auto adding = store_->add(meet_key(name), 1);
   std::string what = "the store does not answer";
   auto count = co_await with_deadline(loop_, deadline, std::move(adding), std::move(what));
   if (!count) co_return false;
-  std::string all_key = fmt::format("muster/met/{}", name);
-  if (*count >= node_count_) {
-    auto set = co_await store_->set(std::move(all_key), "");
-    co_return set.has_value();
-  }
-  auto all = co_await store_->get(std::move(all_key), deadline);
+  if (*count < node_count_) co_return true;
+  auto setting = store_->set(met_key(name), "");
+  what = "the store does not answer";
+  auto set = co_await with_deadline(loop_, deadline, std::move(setting), std::move(what));
+  co_return set.has_value();
+}
+
+Task<bool> Board::meet(std::string name, TimePoint deadline) {
+  if (alone()) co_return true;
+  const bool counted = co_await pass(name, deadline);
+  if (!counted) co_return false;
+  auto all = co_await store_->get(met_key(name), deadline);
   co_return all.has_value();
 }
 

@@ -130,6 +130,13 @@ TEST_F(BoardTest, LetsNobodyPassAMeetingPointBeforeAllHaveCome) {
   EXPECT_TRUE(met && *met);
 }
 
+TEST_F(BoardTest, CountsThoseWhoDoNotWaitAtAMeetingPoint) {
+  auto first = board(0, 2);
+  auto second = board(1, 2);
+  EXPECT_TRUE(loop.block_on(second->pass("end", soon())));
+  EXPECT_TRUE(loop.block_on(first->meet("end", soon())));
+}
+
 TEST(PlaceAll, CountsNoFailureOfARoundThatLostANode) {
   const auto from = [](std::uint64_t round, std::int64_t node_count) {
     Introduction one = introduction("default", 1);

@@ -159,6 +159,7 @@ HandlerTask create_c10d(Machine& machine, const Parameters& parameters, Environm
   } else {
     auto connection = co_await host_or_connect(machine, parameters, environment, *parts);
     if (!connection) co_return fail(std::move(connection.error()));
+    parts->hosts_store = (*connection)->server != nullptr;
     drive(environment, *connection, *parts);
   }
   co_return make_dynamic_handler(environment, std::move(*parts));

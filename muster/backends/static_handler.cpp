@@ -43,6 +43,7 @@ class StaticHandler final : public Handler {
   std::string_view backend() const override { return options_.backend; }
   const std::string& run_id() const override { return options_.run_id; }
   bool use_agent_store() const override { return true; }
+  bool hosts_store() const override { return connection_ && connection_->server; }
 
   Task<Result<Info>> next_rendezvous() override {
     if (joining_) {

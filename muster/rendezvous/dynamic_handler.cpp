@@ -27,6 +27,7 @@ class DynamicHandler final : public Handler {
   std::string_view backend() const override { return parts_.backend; }
   const std::string& run_id() const override { return parts_.settings.run_id; }
   bool use_agent_store() const override { return parts_.shares_store(); }
+  bool hosts_store() const override { return parts_.hosts_store; }
 
   Task<Result<Info>> next_rendezvous() override {
     if (joining_) {

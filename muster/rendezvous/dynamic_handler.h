@@ -26,6 +26,7 @@ struct DynamicHandlerParts {
   // local address or this machine's name.
   std::string local_addr;
   std::string master_endpoint;  // of the store, for events
+  bool hosts_store = false;     // the store is in this process
 
   // What the driver uses besides; destroyed after it.
   std::shared_ptr<void> foundation;

@@ -64,6 +64,9 @@ class Handler {
   // Whether the store that `Info::bootstrap` names is hosted by the agents and outlives the
   // workers.
   virtual bool use_agent_store() const { return false; }
+  // Whether the store of the rendezvous is in this process, so that the other nodes need it to stay
+  // until they are through.
+  virtual bool hosts_store() const { return false; }
 
   // Leaves the present round, if any, and waits until a new one is complete with this node in it.
   // One call at a time.
