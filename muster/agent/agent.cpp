@@ -40,7 +40,7 @@ std::string summary_of(const Word& word) {
 
 Agent::Round::Round(Loop& loop, rendezvous::Info round_info)
     : info(std::move(round_info)),
-      board(loop, info.store, info.rank, info.world_size),
+      board(loop, info.store, info.rank, info.world_size, info.round),
       began(loop.now()) {}
 
 Agent::Agent(AgentParts parts)
@@ -257,7 +257,7 @@ Task<void> Agent::introduce_into(Round& round, Oneshot<Result<Placing>>& outcome
   mine.seat = {config().role, config().workers_per_node};
   mine.host = parts_.crew.host_name;
   mine.failed_rounds = history_.known(now());
-  if (round_) mine.origin = {round_->info.round, round_->info.world_size};
+  if (round_) mine.origin = {round_->placing.round, round_->info.world_size};
   const TimePoint deadline = after(now(), kIntroductionTime);
   std::function<Task<Result<>>()> renew = [this] { return handler_->renew_bootstrap(); };
   auto placing = co_await round.board.introduce(std::move(mine), deadline, std::move(renew));
@@ -278,7 +278,7 @@ RoundFacts Agent::facts_of(const Round& round) const {
   RoundFacts facts;
   facts.run_id = config().rendezvous.run_id;
   facts.role = config().role;
-  facts.round = round.info.round;
+  facts.round = round.placing.round;
   facts.node_rank = round.info.rank;
   facts.node_count = round.info.world_size;
   facts.worker_count = config().workers_per_node;
@@ -344,7 +344,7 @@ void Agent::heard(const std::shared_ptr<Round>& round, const Word& word) {
                      summary_of(word));
         }
       }
-      history_.add(round->info.round, now());
+      history_.add(round->placing.round, now());
     }
     return supervisor_.heard(word.news, history_.delay(policy(), now()));
   });
@@ -452,9 +452,9 @@ Task<void> Agent::start_crew() {
   }
   ending_.workers_started = true;
   signs_->begin(*crew_);
-  parts_.records.metrics().round_began(static_cast<std::int64_t>(round_->info.round));
+  parts_.records.metrics().round_began(static_cast<std::int64_t>(round_->placing.round));
   log::info("agent", "round {} started node_rank={}/{} world_size={} restarts={} master={}:{}",
-            round_->info.round, round_->info.rank, round_->info.world_size,
+            round_->placing.round, round_->info.rank, round_->info.world_size,
             crew_->facts().ranks.world_size, crew_->facts().restart_count,
             crew_->facts().master_addr, crew_->facts().master_port);
   for (const Worker& worker : crew_->workers()) {
@@ -528,7 +528,7 @@ void Agent::worker_exited(Worker& worker) {
     exit.code = code;
     if (code != 0 && supervisor_.phase() == Phase::Running) {
       exit.restart_left = !history_.exhausted(policy(), now());
-      history_.add(round->info.round, now());
+      history_.add(round->placing.round, now());
       exit.delay = history_.delay(policy(), now());
       if (!is_alone()) exit.hold = kDepartureTime;
     }

@@ -103,7 +103,7 @@ observe::HealthFacts Agent::health() const {
   observe::HealthFacts facts;
   facts.state = supervisor_.state();
   facts.phase = std::string(name_of(supervisor_.phase()));
-  if (round_) facts.round = static_cast<std::int64_t>(round_->info.round);
+  if (round_) facts.round = static_cast<std::int64_t>(round_->placing.round);
   // An agent that answers is alive; what may have stopped are its workers.
   if (signs_ && supervisor_.phase() == Phase::Running) facts.progress_age = signs_->silence(now());
   return facts;
@@ -120,7 +120,7 @@ std::string Agent::status_json() const {
   table.restarts_max = config().max_restarts;
   table.log_folder = parts_.crew.log_folder.path();
   if (round_) {
-    table.round = round_->info.round;
+    table.round = round_->placing.round;
     table.node_rank = round_->info.rank;
     table.node_count = round_->info.world_size;
     table.master = fmt::format("{}:{}", round_->info.bootstrap.master_addr,

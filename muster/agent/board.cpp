@@ -132,20 +132,23 @@ std::string encode(const Placing& placing) {
   return json::serialize(
       json::object{{"ranks", json::array{ranks.first_rank, ranks.world_size, ranks.first_role_rank,
                                          ranks.role_world_size}},
+                   {"round", placing.round},
                    {"failed_rounds", to_json(placing.failed_rounds)}});
 }
 
 Result<Placing> decode_placing(const std::string& text) {
   const json::value value = parse(text);
   Placing made;
+  std::int64_t round = 0;
   const json::value* ranks = find(value, "ranks");
   const json::array* array = ranks == nullptr ? nullptr : ranks->if_array();
   const bool whole =
       array != nullptr && array->size() == 4 && read(&(*array)[0], made.ranks.first_rank) &&
       read(&(*array)[1], made.ranks.world_size) && read(&(*array)[2], made.ranks.first_role_rank) &&
-      read(&(*array)[3], made.ranks.role_world_size) &&
+      read(&(*array)[3], made.ranks.role_world_size) && read(find(value, "round"), round) &&
       read(find(value, "failed_rounds"), made.failed_rounds);
-  if (!whole) return fail(unreadable("placing", text));
+  if (!whole || round < 0) return fail(unreadable("placing", text));
+  made.round = static_cast<std::uint64_t>(round);
   return made;
 }
 
@@ -182,35 +185,41 @@ Result<Word> decode_word(const std::string& text) {
   return made;
 }
 
-std::vector<Placing> place_all(const std::vector<Introduction>& introductions) {
+std::vector<Placing> place_all(const std::vector<Introduction>& introductions,
+                               std::uint64_t round) {
   std::vector<Seat> seats;
   // Times do not matter here: what counts is which rounds failed, and the oldest age of each.
   std::map<std::uint64_t, Duration> failed;
   for (const Introduction& one : introductions) {
     seats.push_back(one.seat);
-    for (const FailedRound& round : one.failed_rounds) {
-      Duration& age = failed.emplace(round.round, round.age).first->second;
-      age = std::max(age, round.age);
+    for (const FailedRound& known : one.failed_rounds) {
+      Duration& age = failed.emplace(known.round, known.age).first->second;
+      age = std::max(age, known.age);
     }
   }
   std::map<std::uint64_t, std::int64_t> missing;
   for (const Introduction& one : introductions) {
     if (!one.origin) continue;
+    round = std::max(round, one.origin->round + 1);
     --missing.emplace(one.origin->round, one.origin->node_count).first->second;
   }
-  for (const auto& [round, count] : missing) {
-    if (count > 0) failed.erase(round);
+  for (const auto& [left, count] : missing) {
+    if (count > 0) failed.erase(left);
   }
   std::vector<FailedRound> rounds;
-  for (const auto& [round, age] : failed) rounds.push_back({round, age});
+  for (const auto& [failed_round, age] : failed) rounds.push_back({failed_round, age});
   std::vector<Placing> placings;
-  for (const Ranks& ranks : assign_ranks(seats)) placings.push_back({ranks, rounds});
+  for (const Ranks& ranks : assign_ranks(seats)) placings.push_back({ranks, round, rounds});
   return placings;
 }
 
 Board::Board(Loop& loop, std::shared_ptr<store::Store> store, std::int64_t node_rank,
-             std::int64_t node_count)
-    : loop_(loop), store_(std::move(store)), node_rank_(node_rank), node_count_(node_count) {}
+             std::int64_t node_count, std::uint64_t round)
+    : loop_(loop),
+      store_(std::move(store)),
+      node_rank_(node_rank),
+      node_count_(node_count),
+      round_(round) {}
 
 Task<Result<Placing>> Board::introduce(Introduction introduction, TimePoint deadline,
                                        std::function<Task<Result<>>()> ready) {
@@ -219,7 +228,7 @@ Task<Result<Placing>> Board::introduce(Introduction introduction, TimePoint dead
     auto made_ready = co_await making_ready;
     if (!made_ready) co_return fail(std::move(made_ready.error()));
     std::vector<Introduction> all(1, std::move(introduction));
-    co_return std::move(place_all(all)[0]);
+    co_return std::move(place_all(all, round_)[0]);
   }
   if (node_rank_ != 0) {
     auto said = co_await store_->set(seat_key(node_rank_), encode(introduction));
@@ -241,7 +250,7 @@ Task<Result<Placing>> Board::introduce(Introduction introduction, TimePoint dead
   auto making_ready = ready();
   auto made_ready = co_await making_ready;
   if (!made_ready) co_return fail(std::move(made_ready.error()));
-  const std::vector<Placing> placings = place_all(all);
+  const std::vector<Placing> placings = place_all(all, round_);
   std::vector<store::KeyValue> pairs;
   for (std::size_t node = 1; node < placings.size(); ++node) {
     pairs.push_back({place_key(static_cast<std::int64_t>(node)), encode(placings[node])});

@@ -34,7 +34,7 @@ struct Introduction {
   std::vector<FailedRound> failed_rounds;
   // The round it comes from, and how many nodes that had. Nothing for a newcomer.
   struct Origin {
-    std::uint64_t round = 0;
+    std::uint64_t round = 0;  // as its members numbered it
     std::int64_t node_count = 0;
 
     friend bool operator==(const Origin&, const Origin&) = default;
@@ -46,6 +46,9 @@ struct Introduction {
 
 struct Placing {
   Ranks ranks;
+  // The number of the round: that of the rendezvous, but never one that a member has been in
+  // before, as after a store that was restarted and has forgotten all rounds.
+  std::uint64_t round = 0;
   // What the members know together.
   std::vector<FailedRound> failed_rounds;
 
@@ -73,13 +76,14 @@ Result<Word> decode_word(const std::string& text);
 
 // What node rank 0 works out for everybody, in the order of node ranks. A round from which not all
 // have come back lost a node, and its failures were a consequence of that: it does not count.
-std::vector<Placing> place_all(const std::vector<Introduction>& introductions);
+// `round` is the rendezvous' number.
+std::vector<Placing> place_all(const std::vector<Introduction>& introductions, std::uint64_t round);
 
 class Board {
  public:
   // Requires: `loop` outlives the board. `store` may be empty if `node_count` is 1.
   Board(Loop& loop, std::shared_ptr<store::Store> store, std::int64_t node_rank,
-        std::int64_t node_count);
+        std::int64_t node_count, std::uint64_t round);
 
   // `ready` is carried out by node rank 0 when all have come, and before anybody is told.
   Task<Result<Placing>> introduce(Introduction introduction, TimePoint deadline,
@@ -113,6 +117,7 @@ class Board {
   std::shared_ptr<store::Store> store_;  // shared with the handler that gave it
   std::int64_t node_rank_;
   std::int64_t node_count_;
+  std::uint64_t round_;  // of the rendezvous
   // For a round of one.
   std::optional<Word> own_word_;
   Oneshot<bool>* own_waiter_ = nullptr;

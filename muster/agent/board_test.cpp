@@ -27,7 +27,7 @@ Task<Result<>> nothing() { co_return Result<>(); }
 class BoardTest : public ::testing::Test {
  protected:
   std::unique_ptr<Board> board(std::int64_t rank, std::int64_t count) {
-    return std::make_unique<Board>(loop, store, rank, count);
+    return std::make_unique<Board>(loop, store, rank, count, 0);
   }
   TimePoint soon() const { return after(loop.now(), 10s); }
   Task<void> pass() { co_await sleep_until(loop, loop.now()); }
@@ -49,13 +49,13 @@ TEST_F(BoardTest, TellsEveryNodeItsPlace) {
   }
   for (int turn = 0; turn < 100 && !placings[2]; ++turn) loop.block_on(pass());
   const std::vector<FailedRound> all = {{0, 0s}, {1, 1s}, {2, 2s}};
-  EXPECT_EQ(**placings[0], (Placing{{0, 6, 0, 4}, all}));
-  EXPECT_EQ(**placings[1], (Placing{{1, 6, 0, 2}, all}));
-  EXPECT_EQ(**placings[2], (Placing{{3, 6, 1, 4}, all}));
+  EXPECT_EQ(**placings[0], (Placing{{0, 6, 0, 4}, 0, all}));
+  EXPECT_EQ(**placings[1], (Placing{{1, 6, 0, 2}, 0, all}));
+  EXPECT_EQ(**placings[2], (Placing{{3, 6, 1, 4}, 0, all}));
 }
 
 TEST_F(BoardTest, NeedsNoStoreForASingleNode) {
-  Board alone(loop, nullptr, 0, 1);
+  Board alone(loop, nullptr, 0, 1, 0);
   const auto placing = loop.block_on(alone.introduce(introduction("default", 4), soon(), nothing));
   ASSERT_TRUE(placing);
   EXPECT_EQ(placing->ranks, (Ranks{0, 4, 0, 4}));
@@ -147,10 +147,20 @@ TEST(PlaceAll, CountsNoFailureOfARoundThatLostANode) {
   const std::vector<FailedRound> both = {{1, 9s}, {4, 1s}};
   const std::vector<FailedRound> earlier = {{1, 9s}};
   // All came back, and a newcomer with them.
-  EXPECT_EQ(place_all({from(4, 2), from(4, 2), introduction("default", 1)})[0].failed_rounds, both);
+  EXPECT_EQ(place_all({from(4, 2), from(4, 2), introduction("default", 1)}, 5)[0].failed_rounds,
+            both);
   // One of three is missing; a newcomer does not make up for it.
-  EXPECT_EQ(place_all({from(4, 3), introduction("default", 1), from(4, 3)})[0].failed_rounds,
+  EXPECT_EQ(place_all({from(4, 3), introduction("default", 1), from(4, 3)}, 5)[0].failed_rounds,
             earlier);
+}
+
+TEST(PlaceAll, NumbersTheRoundsOnAfterAStoreThatForgotThem) {
+  Introduction old = introduction("default", 1);
+  EXPECT_EQ(place_all({old, old}, 0)[1].round, 0U);
+  EXPECT_EQ(place_all({old, old}, 7)[1].round, 7U);
+  old.origin = {7, 2};
+  EXPECT_EQ(place_all({introduction("default", 1), old}, 0)[0].round, 8U);
+  EXPECT_EQ(place_all({introduction("default", 1), old}, 12)[0].round, 12U);
 }
 
 TEST(BoardTexts, AreReadAsTheyWereWritten) {
@@ -159,7 +169,7 @@ TEST(BoardTexts, AreReadAsTheyWereWritten) {
   Introduction mine = {{"ps \"1\"", 3}, "host", {{7, 1500ms}}};
   mine.origin = {7, 3};
   EXPECT_EQ(*decode_introduction(encode(mine)), mine);
-  const Placing placing = {{1, 2, 3, 4}, {{7, 1500ms}}};
+  const Placing placing = {{1, 2, 3, 4}, 9, {{7, 1500ms}}};
   EXPECT_EQ(*decode_placing(encode(placing)), placing);
   const Word word = {News::Failed, 3, "host", {"{}", "\n"}};
   EXPECT_EQ(*decode_word(encode(word)), word);
@@ -171,7 +181,9 @@ TEST(BoardTexts, OfSomebodyElseAreRefused) {
                            R"({"role":"a","workers":1,"host":"h","failed_rounds":[[1]]})",
                            R"({"role":"a","workers":1,"host":"h","failed_rounds":[[-1,2]]})",
                            R"({"role":"a","workers":1,"host":"h","failed_rounds":[],"origin":[1]})",
-                           R"({"ranks":[1,2,3],"failed_rounds":[]})",
+                           R"({"ranks":[1,2,3],"round":0,"failed_rounds":[]})",
+                           R"({"ranks":[1,2,3,4],"round":-1,"failed_rounds":[]})",
+                           R"({"ranks":[1,2,3,4],"failed_rounds":[]})",
                            R"({"news":"maybe","node_rank":0,"host":"h","failures":[]})",
                            R"({"news":"done","node_rank":0,"host":"h","failures":[1]})"}) {
     EXPECT_FALSE(decode_introduction(text)) << text;
