@@ -168,7 +168,6 @@ TEST_F(StaticTest, WorkersOfALaterRoundDoNotFindWhatThoseOfAnEarlierOneWrote) {
   Agent& host = created(0, 2);
   Agent& second = created(1, 2);
   join_all({&host, &second});
-  Random random(1);
   store::TcpStoreOptions options;
   options.endpoint = {"host-0", 7000};
   auto worker = loop.block_on(
