@@ -156,7 +156,9 @@ TEST_F(HostTest, ReapsWhatItHasAdopted) {
 }
 
 TEST_F(HostTest, KnowsWhoDescendsFromItsWorkers) {
-  Command command = shell("(setsid sh -c 'echo $$; exec sleep 1000' &); exec sleep 1000");
+  // The daemon does not exec once it has spoken: while a process does, /proc shows no environment.
+  Command command =
+      shell("(setsid sh -c 'echo $$; while sleep 1000; do :; done' &); exec sleep 1000");
   command.output = out_.writer();
   auto worker = start(command);
   const auto daemon = out_.line();
