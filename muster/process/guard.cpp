@@ -68,6 +68,7 @@ constexpr std::string_view kName = "muster-guard";
 constexpr char kDismissed = 'q';
 constexpr int kSocket = 3;  // in the guard
 constexpr Duration kScanFor = 2s;
+constexpr int kCleanLookCount = 2;
 constexpr long kNapNanoseconds = 2'000'000;
 constexpr int kDismissMilliseconds = 1000;
 constexpr std::size_t kFolderCountMax = 100'000;
@@ -125,15 +126,18 @@ void separate(int socket) {
   write_file("/proc/self/oom_score_adj", "-1000");
 }
 
-// Kills whoever carries a token of the agent. True when there was nobody.
+// Kills whoever carries a token of the agent. True when there was nobody, and nobody whose token
+// cannot be told yet.
 bool kill_carriers(std::string_view host_id) {
   bool clean = true;
   for (const pid_t pid : all_processes()) {
-    if (pid == ::getpid() || !is_within(token_of(pid), host_id)) continue;
+    if (pid == ::getpid()) continue;
+    const auto token = token_of(pid);
+    if (token && !is_within(*token, host_id)) continue;
     const auto stat = read_stat(pid);
     if (!stat || stat->is_dead()) continue;
     clean = false;
-    ::kill(pid, SIGKILL);
+    if (token) ::kill(pid, SIGKILL);
   }
   return clean;
 }
@@ -149,8 +153,9 @@ void end_workers(const GuardTable& table) {
   if (host_id.empty()) return;
   const SystemClock clock;
   const TimePoint deadline = clock.now() + kScanFor;
-  // Again until a whole look finds nobody: one may have forked behind our back.
-  while (!kill_carriers(host_id) && clock.now() < deadline) {
+  // Again until whole looks find nobody: one may have forked behind our back.
+  for (int clean_count = 0; clean_count < kCleanLookCount && clock.now() < deadline;) {
+    clean_count = kill_carriers(host_id) ? clean_count + 1 : 0;
     const timespec nap{0, kNapNanoseconds};
     ::nanosleep(&nap, nullptr);
   }

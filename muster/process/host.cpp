@@ -246,12 +246,15 @@ std::vector<Member> Host::remains_of(const std::vector<Target>& targets) const {
     // The number of an ended worker may meanwhile be that of another one.
     if (running || !running_.contains(target.group)) groups.insert(target.group);
   }
-  if (running_target_count == running_.size()) return found;
-  std::erase_if(found, [&](const Member& member) {
-    if (groups.contains(member.stat.group)) return false;
-    return std::none_of(targets.begin(), targets.end(), [&](const Target& target) {
-      return is_within(member.token, target.token);
-    });
+  const bool all = running_target_count == running_.size();
+  std::erase_if(found, [&](Member& member) {
+    const bool ours = all || groups.contains(member.stat.group) ||
+                      std::any_of(targets.begin(), targets.end(), [&](const Target& target) {
+                        return is_within(member.token, target.token);
+                      });
+    // Those that may turn out to be ours stay, too, and marked: neither to be killed nor forgotten.
+    if (ours) member.token_unknown = false;
+    return !ours && !member.token_unknown;
   });
   return found;
 }
@@ -263,7 +266,8 @@ Task<std::vector<Stuck>> Host::stop(std::vector<Process*> processes, StopOptions
     const internal::Record& record = *process->record_;
     targets.push_back({record.pid, record.serial, record.token});
   }
-  ask(targets, options.signal);
+  // Whoever is given no time is not asked: it would only get half through its answer.
+  if (options.grace != Duration::zero()) ask(targets, options.signal);
   const StopPlan plan(options, loop_.now());
   auto stuck = co_await carry_out(std::move(targets), plan);
   co_return stuck;
@@ -301,7 +305,9 @@ Task<std::vector<Stuck>> Host::carry_out(std::vector<Target> targets, StopPlan p
   const Enrolment enrolment(plans_, plan);
   for (;;) {
     reap_strays();
-    const std::vector<Member> remains = remains_of(targets);
+    std::vector<Member> remains = remains_of(targets);
+    // Not seen by one look: who was forked while it was under way, by somebody who then ended.
+    if (remains.empty()) remains = remains_of(targets);
     const Left left = count(targets, remains);
     const StopPlan::Phase phase = plan.update(loop_.now(), left);
     if (phase == StopPlan::Phase::Done) {
@@ -353,7 +359,9 @@ void Host::kill_all(const std::vector<Target>& targets, const std::vector<Member
   for (const Target& target : targets) {
     if (is_running(target)) ::kill(-target.group, SIGKILL);
   }
-  for (const Member& member : remains) signal_exactly(member.stat, SIGKILL);
+  for (const Member& member : remains) {
+    if (!member.token_unknown) signal_exactly(member.stat, SIGKILL);
+  }
 }
 
 void Host::forget(const std::vector<Target>& targets) {
@@ -374,7 +382,9 @@ std::vector<Stuck> Host::stuck_of(const std::vector<Target>& targets,
   for (const Target& target : targets) {
     if (is_running(target)) look(target.group);
   }
-  for (const Member& member : remains) look(member.stat.pid);
+  for (const Member& member : remains) {
+    if (!member.token_unknown) look(member.stat.pid);
+  }
   return found;
 }
 
@@ -392,7 +402,7 @@ bool Host::owns(pid_t pid) const {
     if (!stat || stat->parent == self) break;
     current = stat->parent;
   }
-  return is_within(token_of(pid), id_);
+  return is_within(token_of(pid).value_or(std::string()), id_);
 }
 
 void Host::end_everything() {

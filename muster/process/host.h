@@ -58,8 +58,9 @@ class Host {
 
   // Ends the workers and everything they have started: signal to all groups (also to what is left
   // of the group of a worker that has ended) and SIGCONT, so that stopped ones hear it; one grace
-  // for all; SIGKILL; a bounded last wait. The answer is what could not be killed. The `exited`
-  // functions are called as always; the Processes may be destroyed meanwhile.
+  // for all (of zero: nobody is asked); SIGKILL; a bounded last wait. The answer is what could not
+  // be killed. The `exited` functions are called as always; the Processes may be destroyed
+  // meanwhile.
   Task<std::vector<Stuck>> stop(std::vector<Process*> processes, StopOptions options);
 
   // Kills what workers that have ended left behind: their process groups and all descendants with
@@ -94,6 +95,7 @@ class Host {
   void changed();
   // All our descendants that are neither workers nor below one that runs.
   std::vector<Member> strays() const;
+  // Those of them that belong to `targets`, and, marked `token_unknown`, those that may.
   std::vector<Member> remains_of(const std::vector<Target>& targets) const;
   // Carries out `plan`.
   Task<std::vector<Stuck>> carry_out(std::vector<Target> targets, StopPlan plan);

@@ -49,7 +49,7 @@ TEST_F(HostTest, NeverTellsAnEndInsideAnotherCall) {
 }
 
 TEST_F(HostTest, GivesEachProcessASessionAndGroupOfItsOwn) {
-  auto worker = start_talking("echo ready; exec sleep 1000");
+  auto worker = start_talking("echo ready; while :; do sleep 1000; done");
   const auto stat = read_stat(worker->process->pid());
   ASSERT_TRUE(stat);
   EXPECT_EQ(stat->group, worker->process->pid());

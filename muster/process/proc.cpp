@@ -25,6 +25,12 @@ constexpr std::size_t kEnvironmentBytesMax = std::size_t{8} << 20;
 constexpr std::size_t kChildrenBytesMax = std::size_t{1} << 20;
 constexpr std::size_t kStackTextBytesMax = 4096;
 constexpr std::size_t kStackDepthMax = 6;
+// Of /proc/PID/stat, counted from 1 as in proc(5).
+constexpr int kFlagsField = 9;
+constexpr int kStartTimeField = 22;
+constexpr int kEnvironmentEndField = 51;
+constexpr int kLastField = kEnvironmentEndField;
+constexpr std::uint64_t kKernelThreadFlag = 0x0020'0000;  // PF_KTHREAD
 
 // What can be read of a file of /proc, at most `bytes_max`; nothing when it cannot be opened.
 std::optional<std::string> read_whole(const std::string& path, std::size_t bytes_max) {
@@ -118,10 +124,19 @@ std::optional<Stat> parse_stat(std::string_view line) {
   bool good = parse_number(next_word(rest), stat.parent);
   good = parse_number(next_word(rest), stat.group) && good;
   good = parse_number(next_word(rest), stat.session) && good;
-  // The start time is field 22 and the session field 6.
-  for (int field = 7; field < 22; ++field) next_word(rest);
-  good = parse_number(next_word(rest), stat.start_time) && good;
+  // The session was field 6.
+  std::uint64_t flags = 0;
+  for (int field = 7; field <= kLastField; ++field) {
+    const std::string_view word = next_word(rest);
+    if (field == kFlagsField) good = parse_number(word, flags) && good;
+    if (field == kStartTimeField) good = parse_number(word, stat.start_time) && good;
+    // Left out by old kernels.
+    if (field == kEnvironmentEndField && !word.empty()) {
+      good = parse_number(word, stat.environment_end) && good;
+    }
+  }
   if (!good) return std::nullopt;
+  stat.is_kernel_thread = (flags & kKernelThreadFlag) != 0;
   return stat;
 }
 
@@ -147,9 +162,15 @@ bool is_within(std::string_view token, std::string_view ancestor) {
   return token[ancestor.size()] == '.' || token[ancestor.size()] == '/';
 }
 
-std::string token_of(pid_t pid) {
+std::optional<std::string> token_of(pid_t pid) {
   const auto text = read_whole(fmt::format("/proc/{}/environ", pid), kEnvironmentBytesMax);
-  return text ? std::string(find_variable(*text, kTokenVariable)) : std::string();
+  if (!text) return std::string();
+  if (text->empty()) {
+    // Either there really is nothing in it, or there is nothing in it yet.
+    const auto stat = read_stat(pid);
+    if (stat && stat->is_in_exec()) return std::nullopt;
+  }
+  return std::string(find_variable(*text, kTokenVariable));
 }
 
 std::vector<pid_t> all_processes() {
@@ -173,8 +194,10 @@ std::vector<Member> descendants(const std::unordered_set<pid_t>& except) {
       if (!seen.insert(child).second) continue;
       auto stat = read_stat(child);
       if (!stat || stat->is_dead()) continue;
-      std::string own = token_of(child);
-      found.push_back({std::move(*stat), own.empty() ? token : std::move(own)});
+      std::optional<std::string> own = token_of(child);
+      const bool unknown = !own && token.empty();
+      if (!own || own->empty()) own = token;
+      found.push_back({std::move(*stat), std::move(*own), unknown});
     }
   };
   add_children(::getpid(), std::string());

@@ -23,6 +23,12 @@ struct Stat {
   char state = '?';              // R, S, D, T, t, Z, X, I as in ps(1)
   std::uint64_t start_time = 0;  // clock ticks since boot
   std::string name;              // at most 15 bytes, anything in it
+  bool is_kernel_thread = false;
+  std::uint64_t environment_end = 0;  // an address, 0 also when we may not look
+
+  // It has let go of its old memory and has not filled the new one yet: it shows no environment,
+  // whatever it has. Only for processes whose environment we may read.
+  bool is_in_exec() const { return environment_end == 0 && !is_kernel_thread && !is_dead(); }
 
   bool is_dead() const { return state == 'Z' || state == 'X'; }
 };
@@ -40,8 +46,9 @@ std::string_view find_variable(std::string_view environment, std::string_view na
 // "a.1", and "a.1" is within the host "a"; "a.10" is not within "a.1".
 bool is_within(std::string_view token, std::string_view ancestor);
 
-// The token that the process was started with; empty when it has none or we may not look.
-std::string token_of(pid_t pid);
+// The token that the process was started with; empty when it has none or we may not look. Nothing
+// when it cannot be told just now, since the process is in the middle of an exec: look again.
+std::optional<std::string> token_of(pid_t pid);
 
 // All process ids, in no order.
 std::vector<pid_t> all_processes();
@@ -51,10 +58,12 @@ std::vector<pid_t> all_processes();
 struct Member {
   Stat stat;
   std::string token;
+  // In the middle of an exec, and no ancestor has a token: it may turn out to have one.
+  bool token_unknown = false;
 };
 
 // The descendants of this process, parents before children, without those in `except` and what
-// descends from them. Dead ones are left out. Token unknown: empty.
+// descends from them. Dead ones are left out.
 std::vector<Member> descendants(const std::unordered_set<pid_t>& except);
 
 // Sends `number` to the process if it still is the same one. False when it has gone (or we may

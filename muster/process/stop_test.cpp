@@ -18,6 +18,11 @@ const std::string kHiddenDaemon =
 const std::string kAnswers =
     "sleep 1000 & trap 'echo heard; exit 7' TERM; echo ready; wait $!; wait $!";
 
+// A daemon that does nothing but exec; while it does, it shows no environment, and so no token.
+const std::string kExecsForEver =
+    "export AGAIN='exec sh -c \"$AGAIN\"'; "
+    "(setsid sh -c 'echo ready; echo $$; exec sh -c \"$AGAIN\"' &); ";
+
 StopOptions patient() { return {.signal = SIGTERM, .grace = 600s, .linger = 0s, .kill_wait = 60s}; }
 StopOptions impatient() {
   return {.signal = SIGTERM, .grace = 50ms, .linger = 0s, .kill_wait = 60s};
@@ -221,6 +226,47 @@ TEST_F(StopTest, SweepsTheWorkersOfAHostWithinAWorker) {
   EXPECT_TRUE(loop_.block_on(host_->sweep({worker->process->token()}, SweepOptions())).empty());
   out_.rest();
   EXPECT_TRUE(living->process->is_running());
+}
+
+TEST_F(StopTest, FindsADaemonInTheMiddleOfAnExec) {
+  constexpr int kRounds = 150;
+  auto living = start(shell("exec sleep 1000"));
+  for (int round = 0; round < kRounds; ++round) {
+    auto worker = start_talking(kExecsForEver + "exit 0");
+    const auto daemon = out_.line();
+    ASSERT_TRUE(daemon);
+    wait(*worker);
+    EXPECT_TRUE(loop_.block_on(host_->sweep({worker->process->token()}, SweepOptions())).empty());
+    ASSERT_FALSE(is_alive(std::stoi(*daemon))) << "round " << round;
+  }
+  EXPECT_TRUE(living->process->is_running());
+}
+
+TEST_F(StopTest, LeavesADaemonInTheMiddleOfAnExecToItsWorker) {
+  constexpr int kRounds = 40;
+  auto living = start_talking(kExecsForEver + "exec sleep 1000");
+  const auto daemon = out_.line();
+  ASSERT_TRUE(daemon);
+  for (int round = 0; round < kRounds; ++round) {
+    auto worker = start(shell("exec sleep 1000"));
+    EXPECT_TRUE(stop({worker.get()}, patient()).empty());
+    ASSERT_TRUE(is_alive(std::stoi(*daemon))) << "round " << round;
+  }
+  EXPECT_TRUE(stop({living.get()}, patient()).empty());
+  expect_nothing_left();
+}
+
+TEST_F(StopTest, AsksNobodyWhomItGivesNoTime) {
+  const StopOptions options{.signal = SIGTERM, .grace = 0s, .linger = 0s, .kill_wait = 60s};
+  constexpr std::size_t kCount = 16;
+  std::vector<std::unique_ptr<Worker>> workers;
+  std::vector<Worker*> pointers;
+  for (std::size_t index = 0; index < kCount; ++index) {
+    workers.push_back(start_talking("trap 'echo asked' TERM; echo ready; while :; do :; done"));
+    pointers.push_back(workers.back().get());
+  }
+  EXPECT_TRUE(stop(pointers, options).empty());
+  EXPECT_EQ(out_.rest(), "");
 }
 
 TEST_F(StopTest, CatchesUpWithAForkingDaemon) {
