@@ -28,11 +28,13 @@ constexpr std::size_t kStackDepthMax = 6;
 // Of /proc/PID/stat, counted from 1 as in proc(5).
 constexpr int kFlagsField = 9;
 constexpr int kStartTimeField = 22;
+constexpr int kEnvironmentBeginField = 50;
 constexpr int kEnvironmentEndField = 51;
 constexpr int kLastField = kEnvironmentEndField;
 constexpr std::uint64_t kKernelThreadFlag = 0x0020'0000;  // PF_KTHREAD
 
-// What can be read of a file of /proc, at most `bytes_max`; nothing when it cannot be opened.
+// What can be read of a file of /proc, at most `bytes_max`; nothing when it cannot be opened (errno
+// says why).
 std::optional<std::string> read_whole(const std::string& path, std::size_t bytes_max) {
   const Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!file.is_open()) return std::nullopt;
@@ -130,10 +132,9 @@ std::optional<Stat> parse_stat(std::string_view line) {
     const std::string_view word = next_word(rest);
     if (field == kFlagsField) good = parse_number(word, flags) && good;
     if (field == kStartTimeField) good = parse_number(word, stat.start_time) && good;
-    // Left out by old kernels.
-    if (field == kEnvironmentEndField && !word.empty()) {
-      good = parse_number(word, stat.environment_end) && good;
-    }
+    // Old kernels leave these out.
+    if (field == kEnvironmentBeginField) parse_number(word, stat.environment_begin);
+    if (field == kEnvironmentEndField) parse_number(word, stat.environment_end);
   }
   if (!good) return std::nullopt;
   stat.is_kernel_thread = (flags & kKernelThreadFlag) != 0;
@@ -164,13 +165,14 @@ bool is_within(std::string_view token, std::string_view ancestor) {
 
 std::optional<std::string> token_of(pid_t pid) {
   const auto text = read_whole(fmt::format("/proc/{}/environ", pid), kEnvironmentBytesMax);
-  if (!text) return std::string();
-  if (text->empty()) {
-    // Either there really is nothing in it, or there is nothing in it yet.
-    const auto stat = read_stat(pid);
-    if (stat && stat->is_in_exec()) return std::nullopt;
-  }
-  return std::string(find_variable(*text, kTokenVariable));
+  if (text && !text->empty()) return std::string(find_variable(*text, kTokenVariable));
+  if (!text && (errno == EACCES || errno == EPERM)) return std::string();
+  // Either there is nothing in it, or not yet (in an exec), or no more (it is about to end).
+  const auto stat = read_stat(pid);
+  if (!stat || stat->is_dead() || stat->is_kernel_thread) return std::string();
+  const bool is_empty =
+      stat->environment_end != 0 && stat->environment_begin == stat->environment_end;
+  return is_empty ? std::optional<std::string>(std::string()) : std::nullopt;
 }
 
 std::vector<pid_t> all_processes() {

@@ -24,11 +24,10 @@ struct Stat {
   std::uint64_t start_time = 0;  // clock ticks since boot
   std::string name;              // at most 15 bytes, anything in it
   bool is_kernel_thread = false;
-  std::uint64_t environment_end = 0;  // an address, 0 also when we may not look
-
-  // It has let go of its old memory and has not filled the new one yet: it shows no environment,
-  // whatever it has. Only for processes whose environment we may read.
-  bool is_in_exec() const { return environment_end == 0 && !is_kernel_thread && !is_dead(); }
+  // Where its environment lies in memory. Both are 0 when we may not look, and in the middle of an
+  // exec: the old memory is gone by then and the new one has not been filled yet.
+  std::uint64_t environment_begin = 0;
+  std::uint64_t environment_end = 0;
 
   bool is_dead() const { return state == 'Z' || state == 'X'; }
 };
@@ -47,7 +46,8 @@ std::string_view find_variable(std::string_view environment, std::string_view na
 bool is_within(std::string_view token, std::string_view ancestor);
 
 // The token that the process was started with; empty when it has none or we may not look. Nothing
-// when it cannot be told just now, since the process is in the middle of an exec: look again.
+// when it cannot be told just now, since the process is in the middle of an exec or of its end:
+// look again.
 std::optional<std::string> token_of(pid_t pid);
 
 // All process ids, in no order.
@@ -58,7 +58,8 @@ std::vector<pid_t> all_processes();
 struct Member {
   Stat stat;
   std::string token;
-  // In the middle of an exec, and no ancestor has a token: it may turn out to have one.
+  // In the middle of an exec or of its end, and no ancestor has a token: it may turn out to have
+  // one.
   bool token_unknown = false;
 };
 

@@ -24,19 +24,18 @@ TEST(Proc, ReadsAStatLineWhoseNameContainsParenthesesAndBlanks) {
   EXPECT_EQ(stat->start_time, 987654U);
 }
 
-TEST(Proc, TellsAnExecUnderWayFromAnEmptyEnvironment) {
-  const auto line = [](char state, const char* flags, const char* environment_end) {
-    return "1 (x) "s + state + " 2 3 4 0 -1 " + flags +
-           " 1 2 3 4 5 6 7 8 20 0 1 0 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 "
-           "29 30 31 32 33 34 35 36 37 " +
-           environment_end + " 0\n";
-  };
-  EXPECT_TRUE(parse_stat(line('R', "4194304", "0"))->is_in_exec());
-  EXPECT_EQ(parse_stat(line('R', "4194304", "140736"))->environment_end, 140736U);
-  EXPECT_FALSE(parse_stat(line('R', "4194304", "140736"))->is_in_exec());
-  EXPECT_FALSE(parse_stat(line('Z', "4194304", "0"))->is_in_exec());
-  EXPECT_FALSE(parse_stat(line('I', "69238880", "0"))->is_in_exec()) << "a thread of the kernel";
-  EXPECT_FALSE(read_stat(::getpid())->is_in_exec());
+TEST(Proc, ReadsWhereTheEnvironmentLies) {
+  const std::string middle =
+      " 1 2 3 4 5 6 7 8 20 0 1 0 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 "
+      "31 32 33 34 35 36 ";
+  const auto process = parse_stat("1 (x) R 2 3 4 0 -1 4194304" + middle + "140736 140800 0\n");
+  ASSERT_TRUE(process);
+  EXPECT_EQ(process->environment_begin, 140736U);
+  EXPECT_EQ(process->environment_end, 140800U);
+  EXPECT_FALSE(process->is_kernel_thread);
+  const auto thread = parse_stat("1 (x) I 2 3 4 0 -1 69238880" + middle + "0 0 0\n");
+  ASSERT_TRUE(thread);
+  EXPECT_TRUE(thread->is_kernel_thread);
 }
 
 TEST(Proc, RefusesAStatLineThatIsCutOff) {

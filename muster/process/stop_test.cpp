@@ -229,7 +229,7 @@ TEST_F(StopTest, SweepsTheWorkersOfAHostWithinAWorker) {
 }
 
 TEST_F(StopTest, FindsADaemonInTheMiddleOfAnExec) {
-  constexpr int kRounds = 150;
+  constexpr int kRounds = 60;
   auto living = start(shell("exec sleep 1000"));
   for (int round = 0; round < kRounds; ++round) {
     auto worker = start_talking(kExecsForEver + "exit 0");
@@ -252,6 +252,15 @@ TEST_F(StopTest, LeavesADaemonInTheMiddleOfAnExecToItsWorker) {
     EXPECT_TRUE(stop({worker.get()}, patient()).empty());
     ASSERT_TRUE(is_alive(std::stoi(*daemon))) << "round " << round;
   }
+  EXPECT_TRUE(stop({living.get()}, patient()).empty());
+  expect_nothing_left();
+}
+
+TEST_F(StopTest, TakesADaemonWithoutAnyEnvironmentForNobodys) {
+  auto living = start_talking("(setsid env -i /bin/sleep 1000 &); echo ready; exec sleep 1000");
+  auto worker = start(shell("exec sleep 1000"));
+  EXPECT_TRUE(stop({worker.get()}, patient()).empty());
+  EXPECT_TRUE(living->process->is_running());
   EXPECT_TRUE(stop({living.get()}, patient()).empty());
   expect_nothing_left();
 }

@@ -70,7 +70,7 @@ class Commands(WithServer):
         self.assertIn("absent", self.store("get", "--no-wait", "absent", status=5)[1])
 
     def test_a_get_that_times_out_ends_with_status_3_and_names_the_key(self):
-        self.assertIn('"late"', self.store("get", "late", "--timeout", "100ms", status=3)[1])
+        self.assertIn('"late"', self.store("get", "late", "--timeout", "2s", status=3)[1])
 
     def test_a_get_waits_until_somebody_sets_the_key(self):
         waiting = subprocess.Popen(
@@ -85,7 +85,7 @@ class Commands(WithServer):
         self.store("wait", "here")
         self.assertEqual(self.out("check", "here"), "true\n")
         self.assertEqual(self.out("check", "here", "not-here", status=5), "false\n")
-        self.store("wait", "here", "not-here", "--timeout", "50ms", status=3)
+        self.store("wait", "here", "not-here", "--timeout", "2s", status=3)
 
     def test_compare_set_prints_what_is_there_and_says_no_with_status_5(self):
         self.assertEqual(self.out("compare-set", "leader", "", "a"), "a\n")
@@ -109,7 +109,7 @@ class Commands(WithServer):
         self.assertEqual(self.out("pop", "jobs"), "one\n")
         self.assertEqual(self.out("pop", "jobs"), "two\n")
         self.assertIn("empty", self.store("pop", "jobs", "--no-wait", status=5)[1])
-        self.store("pop", "jobs", "--timeout", "50ms", status=3)
+        self.store("pop", "jobs", "--timeout", "2s", status=3)
 
     def test_watch_prints_every_change(self):
         self.store("set", "watched", "1")
@@ -145,7 +145,7 @@ class Commands(WithServer):
         self.assertEqual(json.loads(self.out("delete", "j", "--json")), {"deleted": True})
         self.assertEqual(json.loads(self.out("keys", "jj", "--json")), {"keys": []})
         self.assertEqual(json.loads(self.out("ping", "--json"))["dialect"], "extension")
-        error = json.loads(self.out("get", "j", "--timeout", "50ms", "--json", status=3))
+        error = json.loads(self.out("get", "j", "--timeout", "2s", "--json", status=3))
         self.assertEqual(error["error"], "timeout")
 
     def test_bytes_that_are_not_text_are_base64_in_json(self):

@@ -12,6 +12,8 @@ import peers  # noqa: E402  (needs PyTorch)
 HAS_LIBUV = hasattr(dist.TCPStore, "libuvBackend")
 LISTS_KEYS = hasattr(dist.TCPStore, "list_keys")
 TIMED_OUT = 3
+# Long enough to connect on a busy machine (or it is "unreachable"), short enough to wait for.
+BRIEF = "3s"
 
 
 class HostedStore:
@@ -123,7 +125,7 @@ class HostedStore:
         self.assertEqual(done.returncode, 0, done.stderr)
 
     def test_wait_times_out(self):
-        self.assertEqual(self.fail_with("wait", "never", timeout="200ms"), TIMED_OUT)
+        self.assertEqual(self.fail_with("wait", "never", timeout=BRIEF), TIMED_OUT)
         # A server that still had the wait would answer to a connection that is gone.
         self.store.set("never", "")
         self.succeed("wait", "never")
@@ -175,7 +177,7 @@ class HostedStore:
         self.assertEqual(self.succeed("pop", "queue"), b"from PyTorch")
         self.assertEqual(self.store.queue_pop("queue"), b"from Muster")
         self.fail_with("pop", "queue", "--no-wait")
-        self.assertEqual(self.fail_with("pop", "queue", timeout="200ms"), TIMED_OUT)
+        self.assertEqual(self.fail_with("pop", "queue", timeout=BRIEF), TIMED_OUT)
 
     @unittest.skipUnless(LISTS_KEYS, "this PyTorch's server cannot list keys")
     def test_keys_lists_what_pytorch_set(self):
