@@ -103,6 +103,11 @@ class TcpStream final : public Stream {
     set_options(fd_.get());
   }
 
+  void set_patience(Duration patience) override {
+    const auto milliseconds = std::chrono::duration_cast<std::chrono::milliseconds>(patience);
+    const auto value = static_cast<unsigned int>(std::max<std::int64_t>(milliseconds.count(), 1));
+    ::setsockopt(fd_.get(), IPPROTO_TCP, TCP_USER_TIMEOUT, &value, sizeof value);
+  }
   Transfer read(std::span<char> into) override {
     const ssize_t got = ::recv(fd_.get(), into.data(), into.size(), 0);
     if (got == 0) return {Transfer::Kind::End, 0, 0};

@@ -5,6 +5,7 @@
 // for reading and a large payload can be read straight into its final place.
 #pragma once
 
+#include "muster/base/clock.h"
 #include "muster/base/error.h"
 #include "muster/base/loop.h"
 #include "muster/base/task.h"
@@ -74,6 +75,10 @@ class Stream {
   virtual void set_events(StreamEvents* events) = 0;
   virtual void want(bool readable, bool writable) = 0;
 
+  // From now on the connection breaks when the machine on the other side has not confirmed for
+  // `patience` what was sent. (What is confirmed was not necessarily read.) Streams that cannot
+  // tell leave it at their own patience.
+  virtual void set_patience(Duration patience) { (void)patience; }
   // Tells the other side that nothing more will be sent; reading goes on.
   virtual void shutdown_write() = 0;
   // The other side's address, for people.

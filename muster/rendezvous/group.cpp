@@ -69,6 +69,8 @@ Result<> Group::hear(Seat& seat, const Said& said, TimePoint now) {
   switch (said.kind) {
     case Said::Kind::Alive:
       seat.line->say(encode_plain(Told::Kind::Alive));
+      [[fallthrough]];
+    case Said::Kind::Beat:
       // One that had been given up for silence.
       if (seat.joining && !is_known(seat.node)) {
         enqueue(seat);

@@ -91,6 +91,8 @@ void Host::heard_by_observer(store::Conversation& conversation, Run& run, const 
     case Said::Kind::Alive:
       conversation.say(encode_plain(Told::Kind::Alive));
       break;
+    case Said::Kind::Beat:
+      break;
     case Said::Kind::Join:
     case Said::Kind::Leave:
       break;  // an observer has no seat

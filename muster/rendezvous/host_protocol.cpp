@@ -191,7 +191,7 @@ Result<Said> decode_said(std::string_view bytes) {
   wire::Reader reader(bytes);
   const auto kind = reader.integer<std::uint8_t>();
   if (reader.failed() || kind < static_cast<std::uint8_t>(Said::Kind::Join) ||
-      kind > static_cast<std::uint8_t>(Said::Kind::Show)) {
+      kind > static_cast<std::uint8_t>(Said::Kind::Beat)) {
     return malformed("an unknown kind");
   }
   Said said;

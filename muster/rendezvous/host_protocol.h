@@ -1,9 +1,10 @@
 // What a node and the server that hosts its run say to each other, over a store::Talk.
 //
 // The node opens with a Hello, which may join at once. From then on it says Join, Leave, Close,
-// Alive or Show; the server tells Joined, Failed, Status, Left, Alive or Snapshot. A join stays
-// pending at the server until its round is complete, so that for N nodes there are N requests and N
-// answers, and each is of the same size whatever N is.
+// Beat, Alive or Show; the server tells Joined, Failed, Status, Left, Alive or Snapshot. A Beat is
+// a sign of life, an Alive one that asks for a sign of life in return. A join stays pending at the
+// server until its round is complete, so that for N nodes there are N requests and N answers, and
+// each is of the same size whatever N is.
 //
 //   Hello: u8 version, u8 flags, string run id, then, but for observers,
 //          node, i64 min_nodes, i64 max_nodes, i64 last call, i64 window, i64 grace (nanoseconds),
@@ -32,7 +33,7 @@
 
 namespace muster::rendezvous {
 
-inline constexpr std::uint8_t kHostProtocolVersion = 1;
+inline constexpr std::uint8_t kHostProtocolVersion = 2;
 inline constexpr std::size_t kRunIdBytesMax = 1024;
 
 struct Hello {
@@ -52,7 +53,7 @@ struct Hello {
 };
 
 struct Said {
-  enum class Kind : std::uint8_t { Join = 1, Leave = 2, Close = 3, Alive = 4, Show = 5 };
+  enum class Kind : std::uint8_t { Join = 1, Leave = 2, Close = 3, Alive = 4, Show = 5, Beat = 6 };
   Kind kind = Kind::Alive;
   RoundId after;  // Join
 

@@ -103,7 +103,7 @@ TEST(HostProtocol, NeedsOnlyTheRunIdOfAnObserver) {
 
 TEST(HostProtocol, HasTheseBytesForAHello) {
   const std::string bytes = encode(full_hello());
-  std::string expected = {1, 29};
+  std::string expected = {2, 29};
   wire::put_string(expected, "run");
   wire::put_string(expected, "host");
   for (const std::int64_t number : {258, 2}) wire::put(expected, number);
@@ -127,11 +127,11 @@ TEST(HostProtocol, RefusesAHelloThatIsCutOrHasMore) {
 
 TEST(HostProtocol, SaysWhichVersionItSpeaks) {
   std::string bytes = encode(full_hello());
-  bytes[0] = 2;
+  bytes[0] = 3;
   const auto hello = decode_hello(bytes);
   ASSERT_FALSE(hello);
   EXPECT_EQ(hello.error().kind, ErrorKind::Unimplemented);
-  EXPECT_NE(hello.error().message.find("version 1"), std::string::npos);
+  EXPECT_NE(hello.error().message.find("version 2"), std::string::npos);
 }
 
 TEST(HostProtocol, ChecksWhatANodeComesWith) {
@@ -163,7 +163,7 @@ TEST(HostProtocol, RefusesFlagsThatNobodyKnows) {
 
 TEST(HostProtocol, BringsWhatIsSaidBack) {
   for (const Said::Kind kind : {Said::Kind::Join, Said::Kind::Leave, Said::Kind::Close,
-                                Said::Kind::Alive, Said::Kind::Show}) {
+                                Said::Kind::Alive, Said::Kind::Show, Said::Kind::Beat}) {
     Said said;
     said.kind = kind;
     if (kind == Said::Kind::Join) said.after = {3, 4};
@@ -175,7 +175,7 @@ TEST(HostProtocol, BringsWhatIsSaidBack) {
 TEST(HostProtocol, RefusesWhatNobodySays) {
   expect_invalid(decode_said(""), "kind");
   expect_invalid(decode_said(std::string(1, '\0')), "kind");
-  expect_invalid(decode_said("\x06"), "kind");
+  expect_invalid(decode_said("\x07"), "kind");
   expect_invalid(decode_said("\x04\x04"), "length");
   expect_invalid(decode_said("\x01"), "length");
   expect_invalid(decode_said(std::string("\x01") + std::string(15, 'x')), "length");

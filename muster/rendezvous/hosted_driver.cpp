@@ -193,6 +193,7 @@ class HostedDriver final : public Driver {
       Error error;
       if (talk) {
         talk_ = talk->get();
+        talk_->set_patience(settings_.timeouts.heartbeat);
         catch_up(said);
         heard_ = false;
         error = co_await listen();
@@ -254,11 +255,13 @@ class HostedDriver final : public Driver {
         loop_.now() +
         Duration(random_.below(static_cast<std::uint64_t>(settings_.keep_alive_interval.count())));
     std::optional<TimePoint> answer_due;
+    TimePoint heard_at = loop_.now();
     for (;;) {
       const TimePoint wake = answer_due ? std::min(*answer_due, next_beat_) : next_beat_;
       auto message = co_await talk_->next(wake);
       if (message) {
         heard_ = true;
+        heard_at = loop_.now();
         answer_due.reset();
         auto told = decode_told(*message);
         if (!told) co_return told.error();
@@ -272,9 +275,12 @@ class HostedDriver final : public Driver {
                                     muster::describe(settings_.timeouts.heartbeat))};
       }
       if (loop_.now() >= next_beat_) {
-        talk_->say(encode(Said{Said::Kind::Alive, {}}));
         next_beat_ = after(loop_.now(), settings_.keep_alive_interval);
-        if (!answer_due) answer_due = after(loop_.now(), settings_.timeouts.heartbeat);
+        // The server may be silent for as long as we may; only then it is asked for an answer:
+        // answers are most of what a large and quiet group costs.
+        const bool asks = answer_due || loop_.now() - heard_at >= settings_.window();
+        talk_->say(encode(Said{asks ? Said::Kind::Alive : Said::Kind::Beat, {}}));
+        if (asks && !answer_due) answer_due = after(loop_.now(), settings_.timeouts.heartbeat);
       }
     }
   }

@@ -383,6 +383,29 @@ TEST_F(HostedDriverTest, SpeaksOnceAnIntervalFromTheJoinToTheStop) {  // 103, 10
   EXPECT_FALSE(a.client.connected());
 }
 
+TEST_F(HostedDriverTest, AsksForAnAnswerOnlyWhenTheServerHasBeenSilentForAWindow) {
+  Peer& a = add("a", limits(1, 1));  // an interval of 5 s, a window of three
+  join_all({&a});
+  const auto said = a.client.said_count();
+  const auto told = a.client.told_count();
+  loop.advance(10min);
+  EXPECT_EQ(a.client.said_count(), said + 120);
+  EXPECT_GE(a.client.told_count(), told + 29);
+  EXPECT_LE(a.client.told_count(), told + 40);
+}
+
+TEST_F(HostedDriverTest, LeavesALineOnWhichTheServerIsSilentForTooLong) {
+  Peer& a = add("a", limits(1, 1));
+  join_all({&a});
+  const auto opened = a.client.open_count();
+  a.client.fall_silent();
+  const Settings settings = limits(1, 1);
+  const Duration beat = settings.keep_alive_interval;
+  loop.advance(settings.window() + beat + settings.timeouts.heartbeat + beat);
+  EXPECT_EQ(a.client.open_count(), opened + 1);
+  EXPECT_TRUE(a.status().member);
+}
+
 TEST_F(HostedDriverTest, DoesNotSpeakInStepWithTheOthers) {
   for (char name = 'a'; name <= 'j'; ++name) add(std::string(1, name), limits(10, 10)).join();
   loop.run_until_idle();
@@ -439,12 +462,12 @@ TEST_F(HostedDriverTest, HearsOfARoundThatCompletedWhileItWasAway) {
   EXPECT_EQ((**a.place).id, (**b.place).id);
 }
 
-TEST_F(HostedDriverTest, OpensAnotherLineWhenTheServerDoesNotAnswer) {  // 104
+TEST_F(HostedDriverTest, OpensAnotherLineWhenWhatItSaysDoesNotArrive) {  // 104
   Peer& a = add("a", limits(2, 2));
   Peer& b = add("b", limits(2, 2));
   join_all({&a, &b});
   a.client.swallow();
-  // The next sign of life within 5 s, its answer missing after 5 s more.
+  // The next sign of life within 5 s, and not confirmed after 5 s more.
   loop.advance(11s);
   EXPECT_EQ(a.client.open_count(), 2U);
   EXPECT_TRUE(a.status().member);

@@ -50,6 +50,7 @@ class ExtensionLink final : public net::StreamEvents {
   bool hand_over(std::uint32_t id, ReplySink& sink);
   // The sink wants no more replies. `cancel_too` tells the server so, for requests that wait there.
   void forget(std::uint32_t id, bool cancel_too);
+  void set_patience(Duration patience) { stream_->set_patience(patience); }
   bool broken() const { return broken_; }
   // How many wait for replies.
   std::size_t call_count() const { return calls_.size(); }

@@ -31,6 +31,10 @@ void ExtensionTalk::say(std::string message) {
   if (const auto link = link_.lock()) link->say(id_, message);
 }
 
+void ExtensionTalk::set_patience(Duration patience) {
+  if (const auto link = link_.lock()) link->set_patience(patience);
+}
+
 void ExtensionTalk::on_reply(const wire::Reply& reply) {
   if (reply.status == wire::kStatusChange) {
     if (has_room_for(reply.body.size())) return add_message(reply.body);

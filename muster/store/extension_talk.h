@@ -28,6 +28,7 @@ class ExtensionTalk final : public Talk, public ReplySink {
   ~ExtensionTalk() override;
 
   void say(std::string message) override;
+  void set_patience(Duration patience) override;
   Task<Result<std::string>> next(TimePoint deadline) override;
 
   void on_reply(const wire::Reply& reply) override;

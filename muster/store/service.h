@@ -61,6 +61,9 @@ class Talk {
   virtual ~Talk() = default;
   // Queued, and lost if the connection breaks first. Nothing happens once the talk is over.
   virtual void say(std::string message) = 0;
+  // For whoever says something now and then and needs no answer: the connection breaks when the
+  // other machine has not confirmed for that long what was sent (net::Stream::set_patience).
+  virtual void set_patience(Duration patience) = 0;
   // The next message of the service. Timeout leaves the talk usable; any other error ends it:
   // Finished when the service has said its last words (which were delivered as a message before),
   // Unavailable when the connection broke, Unimplemented when the server has no such service, or

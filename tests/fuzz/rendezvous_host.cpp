@@ -142,7 +142,7 @@ class Play {
     const unsigned kind = input_.next();
     if (!line.open) return;
     Said said;
-    said.kind = static_cast<Said::Kind>(1 + kind % 5);
+    said.kind = static_cast<Said::Kind>(1 + kind % 6);
     // Most runs should not be closed at once.
     if (said.kind == Said::Kind::Close && kind < 200) said.kind = Said::Kind::Join;
     const Past& past = pasts_[line.node];

@@ -67,11 +67,11 @@ TEST_F(HostTest, KeepsRunsAndNamespacesApart) {
 
 TEST_F(HostTest, RefusesAHelloThatItDoesNotUnderstand) {
   FakeLine line;
-  host.opened(line, "", "\x01garbage");
+  host.opened(line, "", "\x02garbage");
   ASSERT_TRUE(line.ended());
   EXPECT_EQ(line.ended()->kind, ErrorKind::Invalid);
   FakeLine newer;
-  host.opened(newer, "", "\x02");
+  host.opened(newer, "", "\x03");
   EXPECT_EQ(newer.ended()->kind, ErrorKind::Unimplemented);
 }
 

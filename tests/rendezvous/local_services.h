@@ -66,8 +66,17 @@ class LocalServer {
 // Both ends of one conversation; owned by the client's.
 class LocalLine final : public store::Conversation, public store::Talk {
  public:
-  LocalLine(LocalServer& server, std::list<LocalLine*>& of_client, std::size_t& said_count)
-      : server_(server), of_client_(of_client), said_count_(said_count) {
+  // What the two sides have said to each other.
+  struct Counts {
+    std::size_t said = 0;  // by the client
+    std::size_t told = 0;  // by the server
+  };
+
+  LocalLine(LocalServer& server, std::list<LocalLine*>& of_client, Counts& counts)
+      : server_(server),
+        of_client_(of_client),
+        counts_(counts),
+        unconfirmed_(server.loop(), [this] { cut(); }) {
     of_client_.push_back(this);
     server_.lines_.insert(this);
   }
@@ -77,7 +86,7 @@ class LocalLine final : public store::Conversation, public store::Talk {
   }
 
   void open(std::string_view message) {
-    ++said_count_;
+    ++counts_.said;
     server_.host().opened(*this, "", message);
   }
   // The connection breaks.
@@ -87,10 +96,13 @@ class LocalLine final : public store::Conversation, public store::Talk {
   }
   // From now on nothing gets through, either way, and nobody is told.
   void swallow() { swallows_ = true; }
+  // From now on nothing comes from the server.
+  void fall_silent() { is_silent_ = true; }
 
   // The server's side.
   void say(std::string_view message) override {
-    if (!swallows_) queue_.emplace_back(message);
+    ++counts_.told;
+    if (!swallows_ && !is_silent_) queue_.emplace_back(message);
     wake();
   }
   void finish(std::string_view message) override {
@@ -104,9 +116,12 @@ class LocalLine final : public store::Conversation, public store::Talk {
 
   // The client's side.
   void say(std::string message) override {
-    ++said_count_;
+    ++counts_.said;
     if (!ended_ && !swallows_) server_.host().heard(*this, message);
+    if (swallows_ && !unconfirmed_.pending())
+      unconfirmed_.set(after(server_.loop().now(), patience_));
   }
+  void set_patience(Duration patience) override { patience_ = patience; }
   Task<Result<std::string>> next(TimePoint deadline) override {
     if (queue_.empty() && !ended_) {
       Oneshot<bool> news(server_.loop());
@@ -149,8 +164,11 @@ class LocalLine final : public store::Conversation, public store::Talk {
 
   LocalServer& server_;
   std::list<LocalLine*>& of_client_;
-  std::size_t& said_count_;
+  Counts& counts_;
   bool swallows_ = false;
+  bool is_silent_ = false;
+  Duration patience_ = std::chrono::minutes(15);
+  Timer unconfirmed_;
   std::deque<std::string> queue_;
   std::optional<Error> ended_;
   Oneshot<bool>* news_ = nullptr;
@@ -169,7 +187,7 @@ class LocalClient final : public store::ServiceClient {
     (void)service;
     ++open_count_;
     if (!server_.up() || cut_off_) co_return fail(ErrorKind::Unavailable, "connection refused");
-    auto line = std::make_unique<LocalLine>(server_, lines_, said_count_);
+    auto line = std::make_unique<LocalLine>(server_, lines_, counts_);
     line->open(message);
     std::unique_ptr<store::Talk> talk = std::move(line);
     co_return talk;
@@ -187,9 +205,13 @@ class LocalClient final : public store::ServiceClient {
   void swallow() {
     for (LocalLine* line : lines_) line->swallow();
   }
+  void fall_silent() {
+    for (LocalLine* line : lines_) line->fall_silent();
+  }
   std::size_t open_count() const { return open_count_; }
   // Including what conversations were opened with.
-  std::size_t said_count() const { return said_count_; }
+  std::size_t said_count() const { return counts_.said; }
+  std::size_t told_count() const { return counts_.told; }
   bool connected() const { return !lines_.empty(); }
 
  private:
@@ -197,7 +219,7 @@ class LocalClient final : public store::ServiceClient {
   std::list<LocalLine*> lines_;
   bool cut_off_ = false;
   std::size_t open_count_ = 0;
-  std::size_t said_count_ = 0;
+  LocalLine::Counts counts_;
 };
 
 }  // namespace muster::rendezvous::testing

@@ -70,6 +70,7 @@ class BrokenTalk final : public store::Talk {
       : inner_(std::move(inner)), fault_(fault) {}
 
   void say(std::string message) override { inner_->say(std::move(message)); }
+  void set_patience(Duration patience) override { inner_->set_patience(patience); }
 
   Task<Result<std::string>> next(TimePoint deadline) override {
     for (;;) {

@@ -459,6 +459,7 @@ class CountedTalk final : public store::Talk {
     traffic_.bytes += message.size();
     inner_->say(std::move(message));
   }
+  void set_patience(Duration patience) override { inner_->set_patience(patience); }
   Task<Result<std::string>> next(TimePoint deadline) override {
     auto message = co_await inner_->next(deadline);
     if (message) {
