@@ -122,7 +122,11 @@ void Agent::perform(const Action& action) {
       talking_.start(announce(round_, std::move(word)));
       break;
     }
+    case Action::Kind::Replace:
+      replacing_.start(replace(action.worker, action.delay));
+      break;
     case Action::Kind::Stop: {
+      replacing_.cancel_all();
       log::info("agent", "stopping the workers cause=\"{}\"", name_of(action.cause));
       record_own("workers.stop", name_of(action.cause), {});
       if (signs_) signs_->end();
@@ -440,7 +444,10 @@ Task<void> Agent::start_crew() {
                                  outcome.has_value());
   if (!outcome) {
     ending_.message = outcome.error().message;
-    start_failure_ = describe_start_failure(outcome.error());
+    // Those before it were started.
+    const auto tried = crew_ ? crew_->workers().size() : 0;
+    start_failure_ =
+        describe_start_failure(tried == 0 ? 0 : static_cast<int>(tried) - 1, outcome.error());
     if (crew_) {
       process::StopOptions options;
       options.signal = SIGKILL;
@@ -494,10 +501,9 @@ void Agent::check_sleepers() {
   sleepers_.set(after(now(), kSleeperInterval));
 }
 
-failures::Failure Agent::describe_start_failure(const Error& error) const {
+failures::Failure Agent::describe_start_failure(int local_rank, const Error& error) const {
   failures::Failure failure;
-  const auto started = crew_ ? crew_->workers().size() : 0;
-  failure.local_rank = started == 0 ? 0 : static_cast<int>(started) - 1;
+  failure.local_rank = local_rank;
   failure.global_rank = static_cast<int>(round_->placing.ranks.first_rank) + failure.local_rank;
   failure.node_rank = static_cast<int>(round_->info.rank);
   failure.role = config().role;
@@ -523,17 +529,53 @@ void Agent::worker_exited(Worker& worker) {
   if (code == 0 && supervisor_.phase() == Phase::Running && crew_->running_count() > 0) {
     sweeping_.start(sweep(worker.process->token()));
   }
-  happened([this, code, round = round_]() -> Actions {
-    Supervisor::Exit exit;
-    exit.code = code;
-    if (code != 0 && supervisor_.phase() == Phase::Running) {
-      exit.restart_left = !history_.exhausted(policy(), now());
-      history_.add(round->placing.round, now());
-      exit.delay = history_.delay(policy(), now());
-      if (!is_alone()) exit.hold = kDepartureTime;
-    }
-    return supervisor_.worker_exited(exit);
+  happened([this, code, local_rank = worker.local_rank, round = round_]() -> Actions {
+    return supervisor_.worker_exited(judge(local_rank, code, *round));
   });
+}
+
+Supervisor::Exit Agent::judge(int local_rank, int code, const Round& round) {
+  Supervisor::Exit exit;
+  exit.code = code;
+  exit.worker = local_rank;
+  exit.alone = config().restart_alone;
+  if (code == 0 || supervisor_.phase() != Phase::Running) return exit;
+  RestartHistory& history = exit.alone ? worker_histories_[local_rank] : history_;
+  exit.restart_left = !history.exhausted(policy(), now());
+  history.add(exit.alone ? ++replacement_count_ : round.placing.round, now());
+  exit.delay = history.delay(policy(), now());
+  if (!is_alone()) exit.hold = kDepartureTime;
+  return exit;
+}
+
+Task<void> Agent::replace(int local_rank, Duration delay) {
+  Worker& worker = crew_->workers().at(static_cast<std::size_t>(local_rank));
+  std::vector<std::string> tokens(1, worker.process->token());
+  process::SweepOptions options;
+  const auto stuck = co_await parts_.crew.host.sweep(std::move(tokens), options);
+  for (const process::Stuck& one : stuck) log::error("agent", "{}", process::describe(one));
+  if (delay > Duration::zero()) {
+    log::info("agent", "restarting worker {} in {}", local_rank, muster::describe(delay));
+    const TimePoint until = after(now(), delay);
+    co_await sleep_until(loop_, until);
+  }
+  auto started = crew_->restart(worker);
+  parts_.records.metrics().restarted("worker failure");
+  if (!started) {
+    ending_.message = started.error().message;
+    log::error("agent", "{}", ending_.message);
+    start_failure_ = describe_start_failure(local_rank, started.error());
+    happened([this] {
+      Supervisor::Exit exit;
+      exit.code = kNotStarted;
+      return supervisor_.worker_exited(exit);
+    });
+    co_return;
+  }
+  signs_->restarted(worker);
+  log::info("agent", "worker {} was started again, alone pid={} restarts={}", local_rank,
+            static_cast<std::int64_t>(worker.pid()), worker.restart_count);
+  record_worker(worker, observe::EventState::Start, {});
 }
 
 Task<void> Agent::sweep(std::string token) {

@@ -22,6 +22,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -102,11 +103,13 @@ class Agent {
   Task<void> watch_membership(std::shared_ptr<Round> round);
   Task<void> watch_word(std::shared_ptr<Round> round);
   Task<void> sweep(std::string token);
+  Task<void> replace(int local_rank, Duration delay);
   Task<void> finish(Outcome outcome, bool close, bool leave);
   Task<void> gather_failures(TimePoint deadline);
 
   void worker_exited(Worker& worker);
-  failures::Failure describe_start_failure(const Error& error) const;
+  Supervisor::Exit judge(int local_rank, int code, const Round& round);
+  failures::Failure describe_start_failure(int local_rank, const Error& error) const;
   void check_sleepers();
   void heard(const std::shared_ptr<Round>& round, const Word& word);
   RoundFacts facts_of(const Round& round) const;
@@ -130,6 +133,9 @@ class Agent {
   net::EpollLoop& loop_;
   Supervisor supervisor_;
   RestartHistory history_;
+  // With a budget for each worker: by local rank, kept from round to round.
+  std::map<int, RestartHistory> worker_histories_;
+  std::uint64_t replacement_count_ = 0;
   TimePoint began_;
   TimePoint progress_at_;
   std::unique_ptr<rendezvous::Handler> handler_;
@@ -157,6 +163,7 @@ class Agent {
   TaskScope starting_;
   TaskScope stopping_;
   TaskScope sweeping_;
+  TaskScope replacing_;
   TaskScope finishing_;
 };
 

@@ -1,5 +1,6 @@
 #include "muster/agent/crew.h"
 
+#include "muster/base/assert.h"
 #include "muster/base/log.h"
 #include "muster/failures/error_file.h"
 #include "muster/launch/command.h"
@@ -87,7 +88,7 @@ Result<> Crew::start() {
 Result<> Crew::start_worker(Worker& worker) {
   const launch::LaunchConfig& config = surroundings_.config;
   const int local_rank = worker.local_rank;
-  worker.paths = attempt_.worker(local_rank);
+  worker.paths = attempt_.worker(local_rank, worker.restart_count);
   logs::WorkerStreams streams;
   streams.role = facts_.role;
   streams.rank = static_cast<int>(worker.rank);
@@ -101,6 +102,7 @@ Result<> Crew::start_worker(Worker& worker) {
   WorkerFacts identity;
   identity.local_rank = local_rank;
   identity.error_file = worker.paths.error_file;
+  identity.restart_count = worker.restart_count;
   if (!config.visible_devices.empty()) {
     identity.visible_device = config.visible_devices.at(static_cast<std::size_t>(local_rank));
   }
@@ -122,6 +124,18 @@ Result<> Crew::start_worker(Worker& worker) {
   }
   worker.process = std::move(*process);
   return {};
+}
+
+Result<> Crew::restart(Worker& worker) {
+  MUSTER_ASSERT(worker.process && !worker.process->is_running());
+  ++worker.restart_count;
+  worker.note.clear();
+  worker.status.clear();
+  worker.failure.reset();
+  auto made =
+      surroundings_.log_folder.add_restart(attempt_, worker.local_rank, worker.restart_count);
+  if (!made) return made;
+  return start_worker(worker);
 }
 
 void Crew::on_exit(int local_rank, const process::Exit& exit) {

@@ -50,8 +50,9 @@ struct Worker {
   logs::WorkerPaths paths;
   std::int64_t started_nanoseconds = 0;  // wall clock
   TimePoint started;
-  std::string note;    // why we killed it, if we did
-  std::string status;  // what it says about itself
+  std::int64_t restart_count = 0;  // alone, in this round
+  std::string note;                // why we killed it, if we did
+  std::string status;              // what it says about itself
   std::optional<failures::Failure> failure;
 
   pid_t pid() const { return process ? process->pid() : 0; }
@@ -68,6 +69,9 @@ class Crew {
 
   // Starts all workers. After an error some may run: `stop` them.
   Result<> start();
+
+  // Starts a worker again that has ended, and whose remains are gone; the others run on.
+  Result<> restart(Worker& worker);
 
   // Ends the workers and everything they have started, and writes out what they have printed.
   // Answers what could not be killed.

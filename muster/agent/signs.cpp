@@ -84,6 +84,12 @@ void Signs::exited(const Worker& worker) {
   check_progress();
 }
 
+void Signs::restarted(const Worker& worker) {
+  if (!progress_) return;
+  progress_->restarted(worker.local_rank, loop_.now());
+  check_progress();
+}
+
 std::optional<TimePoint> Signs::last_alive(int local_rank) const {
   if (!progress_) return std::nullopt;
   return progress_->last_alive(local_rank);

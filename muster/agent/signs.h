@@ -59,6 +59,8 @@ class Signs {
   void begin(Crew& crew);
   void end();
   void exited(const Worker& worker);
+  // One worker was started again alone.
+  void restarted(const Worker& worker);
 
   bool all_ready() const { return progress_ && progress_->all_ready(); }
   bool is_ready(int local_rank) const { return progress_ && progress_->is_ready(local_rank); }

@@ -71,6 +71,8 @@ std::string describe(const Action& action) {
       return "start";
     case Action::Kind::Announce:
       return fmt::format("announce({})", name_of(action.news));
+    case Action::Kind::Replace:
+      return fmt::format("replace({}, {})", action.worker, muster::describe(action.delay));
     case Action::Kind::Stop:
       return fmt::format("stop({}, signal {})", name_of(action.cause), action.signal);
     case Action::Kind::Escalate:
@@ -182,6 +184,12 @@ Actions Supervisor::worker_exited(const Exit& exit) {
     phase_ = Phase::Confirming;
     state_ = GroupState::Succeeded;
     return {action(Action::Kind::Confirm)};
+  }
+  if (exit.alone && exit.restart_left) {
+    Action replace = action(Action::Kind::Replace);
+    replace.worker = exit.worker;
+    replace.delay = exit.delay;
+    return {replace};
   }
   state_ = GroupState::Failed;
   if (!exit.restart_left && exit.hold > Duration::zero()) {

@@ -17,6 +17,7 @@
 // Invariants:
 //  1. A worker is started only in Running, and Running is left only through Stopping or with every
 //     worker ended.
+//     A worker that is replaced alone counts as running until its replacement ends well.
 //  2. Nothing but `stopped` leaves Stopping: the agent never goes on, and never ends, with workers
 //     alive.
 //  3. After the first signal nothing is started any more; the second kills at once.
@@ -76,6 +77,7 @@ struct Action {
     Join,      // the next round
     Start,     // all workers, or none
     Announce,  // `news` to the other members
+    Replace,   // `worker` alone, after `delay`; the others run on
     Stop,      // all workers: `signal`, grace, SIGKILL; then tell `stopped`
     Escalate,  // SIGKILL now
     Confirm,   // tell the others that the workers of this node ended well; wait for theirs
@@ -90,6 +92,7 @@ struct Action {
   int signal = 0;
   Duration delay = Duration::zero();
   Outcome outcome = Outcome::Error;
+  int worker = 0;
 
   friend bool operator==(const Action&, const Action&) = default;
 };
@@ -119,6 +122,9 @@ class Supervisor {
     // gone, before the failure counts as the last one: workers of a node that lost its peer often
     // die faster than that is known.
     Duration hold = Duration::zero();
+    // Only this worker is started again, if a restart is left.
+    bool alone = false;
+    int worker = 0;
   };
   Actions worker_exited(const Exit& exit);
   Actions stopped();

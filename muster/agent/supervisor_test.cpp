@@ -77,6 +77,25 @@ TEST_F(SupervisorTest, GivesUpAfterAFailureWithoutARestartLeft) {
   EXPECT_EQ(supervisor.state(), GroupState::Failed);
 }
 
+TEST_F(SupervisorTest, ReplacesAWorkerAloneAndGoesOn) {
+  run();
+  Supervisor::Exit exit{1, true, 100ms};
+  exit.alone = true;
+  exit.worker = 1;
+  EXPECT_EQ(describe(supervisor.worker_exited(exit)), "replace(1, 100ms)");
+  EXPECT_EQ(supervisor.phase(), Phase::Running);
+  EXPECT_EQ(supervisor.state(), GroupState::Healthy);
+  EXPECT_EQ(describe(ended_well()), "") << "the one that was replaced still runs";
+  EXPECT_EQ(describe(ended_well()), "confirm");
+}
+
+TEST_F(SupervisorTest, EndsTheJobWhenAWorkerMayNotBeReplacedAgain) {
+  run();
+  Supervisor::Exit exit{1, false, 0s};
+  exit.alone = true;
+  EXPECT_EQ(describe(supervisor.worker_exited(exit)), "announce(failed) stop(failure, signal 15)");
+}
+
 TEST_F(SupervisorTest, DoesNotBlameAWorkerThatDiedBecauseANodeWasLost) {
   run();
   EXPECT_EQ(describe(supervisor.worker_exited({1, false, 0s, 300ms})), "stop(failure, signal 15)");

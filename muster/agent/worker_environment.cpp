@@ -44,7 +44,7 @@ Environment worker_environment(const Environment& base, const RoundFacts& round,
   number("ROLE_WORLD_SIZE", round.ranks.role_world_size);
   set("MASTER_ADDR", round.master_addr);
   number("MASTER_PORT", round.master_port);
-  number("TORCHELASTIC_RESTART_COUNT", round.restart_count);
+  number("TORCHELASTIC_RESTART_COUNT", round.restart_count + worker.restart_count);
   number("TORCHELASTIC_MAX_RESTARTS", round.restarts_max);
   set("TORCHELASTIC_RUN_ID", round.run_id);
   set("TORCHELASTIC_USE_AGENT_STORE", round.use_agent_store ? "True" : "False");

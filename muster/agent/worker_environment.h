@@ -44,6 +44,7 @@ struct WorkerFacts {
   std::string error_file;  // empty: logs go nowhere
   // With virtual local ranks: the one device that it sees.
   std::string visible_device = {};
+  std::int64_t restart_count = 0;  // of this worker alone, in this round
 };
 
 Environment worker_environment(const Environment& base, const RoundFacts& round,

@@ -24,6 +24,7 @@ std::string nodes_text(const LaunchConfig& config) {
 
 std::string restarts_text(const LaunchConfig& config) {
   std::string text = fmt::format("at most {}", config.max_restarts);
+  if (config.restart_alone) text += " of each worker, alone";
   if (config.restart_window > Duration::zero()) {
     text += fmt::format(" in {}", describe(config.restart_window));
   }

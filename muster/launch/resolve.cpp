@@ -197,6 +197,11 @@ class Resolver {
           fmt::format("--max-restarts is {}, but must be 0 or above", options_.max_restarts));
     }
     config_.max_restarts = options_.max_restarts;
+    if (options_.restart_scope != "job" && options_.restart_scope != "worker") {
+      return refuse(fmt::format("--restart-scope is {}, but must be job or worker",
+                                log::quote(options_.restart_scope)));
+    }
+    config_.restart_alone = options_.restart_scope == "worker";
     const auto window = not_negative("restart-window", options_.restart_window, {});
     if (!window) return fail(window.error());
     const auto delay = not_negative("restart-delay", options_.restart_delay, {});

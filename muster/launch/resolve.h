@@ -65,6 +65,8 @@ struct LaunchConfig {
   std::vector<std::string> visible_devices = {};
 
   std::int64_t max_restarts = 0;
+  // Only the failed worker is started again, with a budget of its own, and the others run on.
+  bool restart_alone = false;
   Duration restart_window = {};  // only restarts of the last so long count; zero: all do
   Duration restart_delay = {};   // before the first restart; doubles with each one
   Duration restart_delay_max = {};

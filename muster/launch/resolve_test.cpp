@@ -108,6 +108,8 @@ TEST(Restarts, AreTakenAndChecked) {
   EXPECT_EQ(config->restart_window, 1h);
   EXPECT_EQ(config->restart_delay, 90s);
   EXPECT_EQ(config->restart_delay_max, 90s);
+  EXPECT_FALSE(config->restart_alone);
+  EXPECT_TRUE(launch_of({"--restart-scope=worker", "train.py"})->restart_alone);
   EXPECT_TRUE(contains(error_of({"--max-restarts=-1", "train.py"}), "--max-restarts is -1"));
   EXPECT_TRUE(contains(error_of({"--restart-delay=-1", "train.py"}), "--restart-delay"));
   EXPECT_TRUE(contains(error_of({"--restart-delay=5", "--restart-delay-max=1", "train.py"}),

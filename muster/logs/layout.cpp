@@ -89,8 +89,11 @@ WorkerPaths worker_paths(const std::string& worker_folder) {
                      .error_file = join(worker_folder, "error.json")};
 }
 
-WorkerPaths AttemptFolder::worker(int local_rank) const {
-  return path.empty() ? WorkerPaths() : worker_paths(join(path, std::to_string(local_rank)));
+WorkerPaths AttemptFolder::worker(int local_rank, std::int64_t restart) const {
+  if (path.empty()) return WorkerPaths();
+  std::string name = std::to_string(local_rank);
+  if (restart > 0) name += fmt::format(".restart_{}", restart);
+  return worker_paths(join(path, name));
 }
 
 std::string AttemptFolder::filtered_out() const {
@@ -163,6 +166,13 @@ Result<AttemptFolder> LogFolder::start_attempt(int restart_count, int round, int
     if (::mkdir(folder.c_str(), kFolderMode) != 0) return fail(folder_error(folder, errno));
   }
   return attempt;
+}
+
+Result<> LogFolder::add_restart(const AttemptFolder& attempt, int local_rank,
+                                std::int64_t restart) {
+  const std::string folder = attempt.worker(local_rank, restart).folder;
+  if (folder.empty() || ::mkdir(folder.c_str(), kFolderMode) == 0) return {};
+  return fail(folder_error(folder, errno));
 }
 
 void LogFolder::remove_if_empty() {

@@ -4,6 +4,7 @@
 //       attempt_<restart count>/                     one per round of workers
 //           filtered_stdout.log, filtered_stderr.log
 //           <local rank>/stdout.log, stderr.log, error.json
+//           <local rank>.restart_<n>/…               of a worker that was started again alone
 //
 // A round that begins with the same restart count as an earlier one (the membership changed) gets
 // attempt_<restart count>.round_<round>: no folder is ever reused or deleted, so no round can
@@ -18,6 +19,7 @@
 #include "muster/base/error.h"
 #include "muster/base/random.h"
 
+#include <cstdint>
 #include <string>
 
 namespace muster::logs {
@@ -43,7 +45,8 @@ WorkerPaths worker_paths(const std::string& worker_folder);
 struct AttemptFolder {
   std::string path;
 
-  WorkerPaths worker(int local_rank) const;
+  // `restart`: how often this worker was started again alone.
+  WorkerPaths worker(int local_rank, std::int64_t restart = 0) const;
   std::string filtered_out() const;
   std::string filtered_err() const;
 };
@@ -66,6 +69,9 @@ class LogFolder {
   // Creates the folder of a round and the folders of its workers, for a worker can only write its
   // error file into a folder that exists.
   Result<AttemptFolder> start_attempt(int restart_count, int round, int worker_count);
+
+  // Creates the folder of a worker that is started again alone.
+  Result<> add_restart(const AttemptFolder& attempt, int local_rank, std::int64_t restart);
 
   // Without a log dir: removes all folders if there is no file in them, and otherwise those that
   // are empty. Folders that the user named stay.

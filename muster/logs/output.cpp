@@ -98,6 +98,10 @@ Result<WorkerFds> Output::open_worker(WorkerStreams streams) {
   if (!out) return fail(out.error());
   Result<Fd> err = open_stream(*worker, Stream::Err);
   if (!err) return fail(err.error());
+  // One that was started again alone: what came before it and has ended is not asked for any more.
+  std::erase_if(workers_, [&](const auto& other) {
+    return other->streams.local_rank == worker->streams.local_rank && !other->is_open();
+  });
   workers_.push_back(std::move(worker));
   return WorkerFds{.out = std::move(*out), .err = std::move(*err)};
 }

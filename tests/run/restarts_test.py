@@ -2,6 +2,7 @@
 
 import json
 import re
+import signal
 import time
 
 import launch
@@ -92,6 +93,89 @@ class Budget(launch.Case):
         before = time.monotonic()
         self.launch("--max-restarts=2", "--restart-delay=200ms", self.script("exit 3"), status=1)
         self.assertGreaterEqual(time.monotonic() - before, 0.6)
+
+
+class Alone(launch.Case):
+    """--restart-scope=worker: only the worker that failed is started again."""
+
+    def test_the_others_run_on(self):
+        agent = self.launch("--nproc-per-node=3", "--max-restarts=2", "--restart-scope=worker",
+                            "--redirects=1", f"--log-dir={self.logs}", self.script("""
+            note "$RANK: restart $TORCHELASTIC_RESTART_COUNT, round $MUSTER_ROUND"
+            echo "this is $TORCHELASTIC_RESTART_COUNT"
+            [ "$RANK" = 1 ] && { [ "$TORCHELASTIC_RESTART_COUNT" = 2 ]; exit; }
+            while ! grep -q '1: restart 2' "$NOTES"; do sleep 0.02; done"""))
+        self.assertEqual(sorted(self.notes()),
+                         ["0: restart 0, round 0"] +
+                         [f"1: restart {count}, round 0" for count in range(3)] +
+                         ["2: restart 0, round 0"])
+        self.assertEqual(len(re.findall("worker failed", agent.err.text)), 2)
+        attempt = self.job_folder() / "attempt_0"
+        for count, name in enumerate(("1", "1.restart_1", "1.restart_2")):
+            self.assertEqual((attempt / name / "stdout.log").read_text(), f"this is {count}\n")
+        self.assert_nobody_left()
+
+    def test_each_worker_has_a_budget_of_its_own(self):
+        self.launch("--nproc-per-node=4", "--max-restarts=1", "--restart-scope=worker",
+                    self.script('note $RANK; [ "$TORCHELASTIC_RESTART_COUNT" = 1 ]'))
+        self.assertEqual(sorted(self.notes()), sorted("00112233"))
+
+    def test_one_failure_too_many_ends_the_job(self):
+        agent = self.launch("--nproc-per-node=2", "--max-restarts=1", "--restart-scope=worker",
+                            self.script('note $RANK; [ "$RANK" = 1 ] && exit 7; stay'), status=1)
+        self.assertEqual(sorted(self.notes()), ["0", "1", "1"])
+        report = launch.Report(agent.err.text)
+        self.assertEqual((report.root["rank"], report.root["code"]), ("1", "7"))
+        self.assert_nobody_left()
+
+    def test_what_a_worker_left_behind_is_gone_before_it_starts_again(self):
+        self.launch("--nproc-per-node=2", "--max-restarts=1", "--restart-scope=worker",
+                    self.script("""
+            [ "$RANK" = 0 ] && { while ! grep -q done "$NOTES"; do sleep 0.02; done; exit 0; }
+            if [ "$TORCHELASTIC_RESTART_COUNT" = 0 ]; then
+                setsid sleep 1000 & note "left $!"
+                exit 3
+            fi
+            left=$(sed -n 's/^left //p' "$NOTES")
+            kill -0 "$left" 2>/dev/null && note "still there"
+            note done"""))
+        self.assertEqual(self.notes()[1:], ["done"])
+
+    def test_restarts_are_delayed(self):
+        agent = self.start("--max-restarts=2", "--restart-scope=worker", "--restart-delay=50ms",
+                           self.script("exit 3"), env={"LOGLEVEL": "INFO"})
+        agent.end(1)
+        self.assertEqual(re.findall(r"restarting worker 0 in (\S+)", agent.err.text),
+                         ["50ms", "100ms"])
+
+    def test_a_stop_in_the_middle_of_a_delay_starts_nothing_any_more(self):
+        agent = self.start("--nproc-per-node=2", "--max-restarts=9", "--restart-scope=worker",
+                           "--restart-delay=1h", "--restart-delay-max=1h", self.script(
+                               'note "started $RANK"; [ "$RANK" = 1 ] && exit 3; stay'),
+                           env={"LOGLEVEL": "INFO"})
+        agent.err.wait("restarting worker 1 in 60m")
+        self.wait_notes("started 0", "started 1")
+        agent.signal(signal.SIGTERM)
+        agent.end(1)
+        self.assertEqual(sorted(self.notes()), ["started 0", "started 1"])
+        self.assert_nobody_left()
+
+    def test_other_nodes_do_not_even_notice(self):
+        meeting = self.meeting(self.serve(), 2)
+        script = self.script("""
+            note "$RANK: restart $TORCHELASTIC_RESTART_COUNT, round $MUSTER_ROUND"
+            [ "$RANK" = 1 ] && { [ "$TORCHELASTIC_RESTART_COUNT" = 1 ]; exit; }
+            while ! grep -q '1: restart 1' "$NOTES"; do sleep 0.02; done""")
+        for _ in range(2):
+            self.start(*meeting, "--max-restarts=1", "--restart-scope=worker", script)
+        self.end_all(0)
+        self.assertEqual(sorted(self.notes()), ["0: restart 0, round 0", "1: restart 0, round 0",
+                                                "1: restart 1, round 0"])
+
+    def test_the_watchdog_watches_the_new_one_too(self):
+        agent = self.launch("--max-restarts=1", "--restart-scope=worker", "--hang-timeout=300ms",
+                            self.script('"$MUSTER" alive; stay'), status=1)
+        self.assertEqual(len(re.findall("is killed", agent.err.text)), 2)
 
 
 class TwoNodes(launch.Case):
