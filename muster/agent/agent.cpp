@@ -1,8 +1,8 @@
 #include "muster/agent/agent.h"
 
 #include "muster/base/log.h"
+#include "muster/base/signal_name.h"
 #include "muster/observe/wall_clock.h"
-#include "muster/process/signals.h"
 
 #include <fmt/format.h>
 
@@ -174,7 +174,7 @@ void Agent::perform(const Action& action) {
 }
 
 void Agent::signalled(int signal) {
-  log::warn("agent", "received {}", process::signal_name(signal));
+  log::warn("agent", "received {}", signal_name(signal));
   happened([this, signal]() -> Actions {
     if (supervisor_.phase() == Phase::Done) {
       // No worker is left; what remains is courtesy towards the other nodes.

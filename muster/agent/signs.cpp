@@ -1,7 +1,7 @@
 #include "muster/agent/signs.h"
 
 #include "muster/base/log.h"
-#include "muster/process/signals.h"
+#include "muster/base/signal_name.h"
 
 #include <fmt/format.h>
 
@@ -144,7 +144,7 @@ Result<> Signs::expired(const watchdog::Timeout& late) {
   }
   options_.record(observe::WatchdogMoment::KillWorker, timer);
   std::string note = fmt::format("its timer {} expired, so it got {}", log::quote(late.scope),
-                                 process::signal_name(late.signal));
+                                 signal_name(late.signal));
   // The process that made the promise; the worker counts as failed when it ends because of it.
   if (late.pid != worker->pid()) {
     worker->note = note;

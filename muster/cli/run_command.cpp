@@ -5,6 +5,7 @@
 #include "muster/backends/builtin.h"
 #include "muster/backends/machine.h"
 #include "muster/base/log.h"
+#include "muster/base/signal_name.h"
 #include "muster/cli/run_plan.h"
 #include "muster/failures/error_file.h"
 #include "muster/failures/exit_status.h"
@@ -170,7 +171,7 @@ int report(const LaunchConfig& config, const agent::Ending& ending) {
                  "that theirs did; the outcome of the job is not known\n");
       break;
     case agent::Outcome::Signalled:
-      fmt::print(stderr, "muster: ended by {}\n", process::signal_name(ending.signal));
+      fmt::print(stderr, "muster: ended by {}\n", signal_name(ending.signal));
       break;
     case agent::Outcome::Succeeded:
     case agent::Outcome::Released:

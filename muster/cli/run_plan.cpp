@@ -2,8 +2,8 @@
 
 #include "muster/agent/ranks.h"
 #include "muster/agent/worker_environment.h"
+#include "muster/base/signal_name.h"
 #include "muster/launch/command.h"
-#include "muster/process/signals.h"
 #include "muster/rendezvous/endpoint.h"
 
 #include <fmt/format.h>
@@ -84,7 +84,7 @@ std::string describe_plan(const LaunchConfig& config) {
           ? std::string("SIGKILL at once")
           : fmt::format("SIGTERM, after {} SIGKILL", describe(config.shutdown_timeout)));
   std::vector<std::string> signals;
-  for (const int signal : config.signals_to_handle) signals.push_back(process::signal_name(signal));
+  for (const int signal : config.signals_to_handle) signals.push_back(signal_name(signal));
   row("signals", fmt::format("{}", fmt::join(signals, " ")));
   row("logs", logs_text(config));
   row("events", config.event_log_handler);

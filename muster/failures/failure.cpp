@@ -1,11 +1,11 @@
 #include "muster/failures/failure.h"
 
+#include "muster/base/signal_name.h"
 #include "muster/failures/text.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <string.h>
 
 namespace muster::failures {
 namespace {
@@ -68,7 +68,7 @@ std::string message_of(const Failure& failure) {
   if (!failure.message.empty()) return failure.message;
   if (failure.exit_code < 0) {
     return fmt::format("Signal {} ({}) received by PID {}", -failure.exit_code,
-                       signal_name(-failure.exit_code), failure.pid);
+                       signal_text(-failure.exit_code), failure.pid);
   }
   return fmt::format(
       "The worker wrote no message into the file that {} names; a recorder does that "
@@ -78,7 +78,7 @@ std::string message_of(const Failure& failure) {
 
 std::string describe_exit(const Failure& failure) {
   std::string text = failure.exit_code < 0 ? fmt::format("signal {} ({})", -failure.exit_code,
-                                                         signal_name(-failure.exit_code))
+                                                         signal_text(-failure.exit_code))
                                            : fmt::format("exit status {}", failure.exit_code);
   if (failure.out_of_memory) text += ", out of memory";
   return text;
@@ -95,9 +95,9 @@ std::string summary(const Failure& failure) {
   return text;
 }
 
-std::string signal_name(int signal) {
-  const char* const name = ::sigabbrev_np(signal);
-  return name == nullptr ? "<N/A>" : fmt::format("SIG{}", name);
+std::string signal_text(int signal) {
+  const std::string name = signal_name(signal);
+  return name.starts_with("SIG") ? name : "<N/A>";
 }
 
 std::string raw_error(const Failure& failure) {

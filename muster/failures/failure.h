@@ -69,8 +69,8 @@ std::string describe_exit(const Failure& failure);
 // `rank 5 (local rank 1, pid 4712) on node7: exit status 3: ValueError: bad shape`.
 std::string summary(const Failure& failure);
 
-// "SIGTERM", or "<N/A>" for a number that is no signal.
-std::string signal_name(int signal);
+// "SIGTERM", or "<N/A>" for one without a name, as torchrun has it.
+std::string signal_text(int signal);
 
 // The failure as error-file data, for `raw_error` of events: {"message": "<NONE>"} when the worker
 // said nothing.

@@ -36,7 +36,7 @@ std::string traceback_of(const Failure& failure) {
 std::string entry(std::size_t index, const Failure& failure) {
   // The blank after the pid is torchrun's, and there without a signal, too.
   const std::string signal =
-      failure.exit_code < 0 ? fmt::format(" ({})", signal_name(-failure.exit_code)) : "";
+      failure.exit_code < 0 ? fmt::format(" ({})", signal_text(-failure.exit_code)) : "";
   return fmt::format(
       "[{}]:\n"
       "  time      : {}\n"

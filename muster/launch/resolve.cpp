@@ -1,9 +1,9 @@
 #include "muster/launch/resolve.h"
 
+#include "muster/base/signal_name.h"
 #include "muster/base/suggest.h"
 #include "muster/launch/numbers.h"
 #include "muster/launch/resolve_parts.h"
-#include "muster/launch/signal_names.h"
 #include "muster/rendezvous/endpoint.h"
 #include "muster/rendezvous/text.h"
 
@@ -11,11 +11,33 @@
 
 #include <algorithm>
 #include <array>
+#include <csignal>
 #include <string_view>
 #include <utility>
 
 namespace muster::launch {
 namespace {
+
+// Whether a process can have it delivered to a handler of its own and go on.
+bool can_be_handled(int number) {
+  switch (number) {
+    // The kernel gives these to nobody.
+    case SIGKILL:
+    case SIGSTOP:
+    // These say that the process itself did something wrong; going on is not possible.
+    case SIGILL:
+    case SIGTRAP:
+    case SIGBUS:
+    case SIGFPE:
+    case SIGSEGV:
+    case SIGSYS:
+    // The supervision of the workers needs it.
+    case SIGCHLD:
+      return false;
+    default:
+      return true;
+  }
+}
 
 using rendezvous::trim;
 
@@ -278,7 +300,7 @@ class Resolver {
   Result<> resolve_signals() {
     if (auto done = resolve_forwarded(); !done) return done;
     for (const std::string_view name : split(options_.signals_to_handle)) {
-      const auto number = signal_number(name);
+      const auto number = signal_named(name);
       if (!number || !can_be_handled(*number)) {
         warn(fmt::format("--signals-to-handle: {} {}; it is skipped", log::quote(name),
                          number ? "cannot be handled" : "is no signal"));
@@ -303,7 +325,7 @@ class Resolver {
   Result<> resolve_forwarded() {
     if (trim(options_.signals_to_forward).empty()) return {};
     for (const std::string_view name : split(options_.signals_to_forward)) {
-      const auto number = signal_number(name);
+      const auto number = signal_named(name);
       if (!number) {
         const std::string suggestion = nearest(name, signal_names());
         return refuse(fmt::format(

@@ -1,7 +1,6 @@
 // The small readers of what people type: numbers, signals, streams.
 
 #include "muster/launch/numbers.h"
-#include "muster/launch/signal_names.h"
 #include "muster/launch/stream_texts.h"
 
 #include <gtest/gtest.h>
@@ -38,18 +37,6 @@ TEST(Sizes, MayHaveAUnit) {
   EXPECT_EQ(parse_bytes("2GiB"), std::uint64_t{2} << 30);
   for (const char* text : {"", "-1", "1.5G", "5X", "K", "5KB", "5iB", "99999999999T"})
     EXPECT_FALSE(parse_bytes(text)) << text;
-}
-
-TEST(SignalNames, AreThoseOfTheConstants) {
-  EXPECT_EQ(signal_number("SIGTERM"), SIGTERM);
-  EXPECT_EQ(signal_number("SIGRTMIN"), SIGRTMIN);
-  EXPECT_EQ(signal_name(SIGUSR1), "SIGUSR1");
-  EXPECT_EQ(signal_name(SIGCHLD), "SIGCHLD");
-  EXPECT_FALSE(signal_number("TERM"));
-  EXPECT_FALSE(signal_number(""));
-  for (const std::string& name : signal_names()) EXPECT_TRUE(signal_number(name)) << name;
-  EXPECT_FALSE(can_be_handled(SIGKILL));
-  EXPECT_TRUE(can_be_handled(SIGUSR2));
 }
 
 TEST(StreamTexts, AreOneDigitOrAListOfRanks) {

@@ -3,6 +3,7 @@
 #include "muster/base/assert.h"
 #include "muster/base/log.h"
 #include "muster/base/random.h"
+#include "muster/base/signal_name.h"
 #include "muster/process/guard.h"
 
 #include <fmt/format.h>

@@ -5,8 +5,6 @@
 #include <fmt/format.h>
 
 #include <array>
-#include <cctype>
-#include <charconv>
 #include <cstring>
 #include <sys/epoll.h>
 #include <sys/signalfd.h>
@@ -81,29 +79,6 @@ void block_signals(const std::vector<int>& signals) { block(signals); }
 bool is_ignored(int signal) {
   struct sigaction now {};
   return ::sigaction(signal, nullptr, &now) == 0 && now.sa_handler == SIG_IGN;
-}
-
-std::string signal_name(int signal) {
-  const char* name = ::sigabbrev_np(signal);
-  return name != nullptr ? fmt::format("SIG{}", name) : fmt::format("signal {}", signal);
-}
-
-int parse_signal(std::string_view text) {
-  int number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error == std::errc() && end == text.data() + text.size()) {
-    return number > 0 && number <= SIGRTMAX ? number : 0;
-  }
-  std::string name;
-  for (const char letter : text) {
-    name += static_cast<char>(std::toupper(static_cast<unsigned char>(letter)));
-  }
-  if (name.starts_with("SIG")) name.erase(0, 3);
-  for (int candidate = 1; candidate < SIGRTMIN; ++candidate) {
-    const char* known = ::sigabbrev_np(candidate);
-    if (known != nullptr && name == known) return candidate;
-  }
-  return 0;
 }
 
 }  // namespace muster::process

@@ -48,10 +48,4 @@ void block_signals(const std::vector<int>& signals);
 // Whether the signal is ignored, as nohup(1) does with SIGHUP for the program it starts.
 bool is_ignored(int signal);
 
-// "SIGTERM"; "signal 70" when it has no name.
-std::string signal_name(int signal);
-
-// "SIGTERM", "TERM", "term" or "15"; 0 when it is no signal.
-int parse_signal(std::string_view text);
-
 }  // namespace muster::process

@@ -84,16 +84,5 @@ TEST(Signals, MayBeDestroyedByItsOwnFunction) {
   EXPECT_EQ(signals, nullptr);
 }
 
-TEST(Signals, HaveNamesBothWays) {
-  EXPECT_EQ(signal_name(SIGTERM), "SIGTERM");
-  EXPECT_EQ(signal_name(70), "signal 70");
-  for (const char* text : {"SIGTERM", "TERM", "term", "SigTerm", "15"}) {
-    EXPECT_EQ(parse_signal(text), SIGTERM) << text;
-  }
-  for (const char* text : {"", "SIG", "NOPE", "0", "-1", "999", "15x", "TERM "}) {
-    EXPECT_EQ(parse_signal(text), 0) << text;
-  }
-}
-
 }  // namespace
 }  // namespace muster::process

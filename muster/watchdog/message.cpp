@@ -1,12 +1,11 @@
 #include "muster/watchdog/message.h"
 
 #include "muster/base/log.h"
+#include "muster/base/signal_name.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cctype>
-#include <charconv>
 #include <csignal>
 #include <cstdint>
 #include <cstring>
@@ -74,6 +73,12 @@ tl::unexpected<Error> refuse(std::string message) {
   return fail(ErrorKind::Invalid, std::move(message));
 }
 
+// "none" and "0" give 0.
+std::optional<int> parse_signal_or_none(std::string_view text) {
+  if (text == "0" || text == "none" || text == "None" || text == "NONE") return 0;
+  return parse_signal(text);
+}
+
 Result<Message> parse_expires(std::string_view rest) {
   constexpr const char* kUsage = "expected `expires SCOPE SECONDS [SIGNAL]`";
   Message message{.kind = MessageKind::Expires};
@@ -83,34 +88,13 @@ Result<Message> parse_expires(std::string_view rest) {
   if (message.scope.empty() || length.empty() || !rest.empty()) return refuse(kUsage);
   if (!parse_duration(length, message.length) || message.length < Duration::zero())
     return refuse(fmt::format("{} is no number of seconds: {}", log::quote(length), kUsage));
-  const auto number = signal.empty() ? std::optional<int>(SIGKILL) : parse_signal(signal);
+  const auto number = signal.empty() ? std::optional<int>(SIGKILL) : parse_signal_or_none(signal);
   if (!number) return refuse(fmt::format("{} is no signal: {}", log::quote(signal), kUsage));
   message.signal = *number;
   return message;
 }
 
 }  // namespace
-
-std::optional<int> parse_signal(std::string_view text) {
-  if (text.empty()) return std::nullopt;
-  int number = 0;
-  const char* end = text.data() + text.size();
-  const auto [rest, problem] = std::from_chars(text.data(), end, number);
-  if (problem == std::errc() && rest == end) {
-    if (number < 0 || number > SIGRTMAX) return std::nullopt;
-    return number;
-  }
-  std::string name(text);
-  std::transform(name.begin(), name.end(), name.begin(),
-                 [](unsigned char letter) { return static_cast<char>(std::toupper(letter)); });
-  if (name == "NONE") return 0;
-  if (name.starts_with("SIG")) name.erase(0, 3);
-  for (int candidate = 1; candidate < NSIG; ++candidate) {
-    const char* known = ::sigabbrev_np(candidate);
-    if (known != nullptr && name == known) return candidate;
-  }
-  return std::nullopt;
-}
 
 Result<Message> parse_message(std::string_view line) {
   if (line.size() > kMessageBytesMax) {

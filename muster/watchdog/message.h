@@ -37,7 +37,4 @@ struct Message {
 // The error's text says what the line should have been.
 Result<Message> parse_message(std::string_view line);
 
-// "KILL", "SIGKILL", "kill", "9"; "none" and "0" give 0. Nothing if there is no such signal.
-std::optional<int> parse_signal(std::string_view text);
-
 }  // namespace muster::watchdog

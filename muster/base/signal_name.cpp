@@ -1,11 +1,14 @@
-#include "muster/launch/signal_names.h"
+#include "muster/base/signal_name.h"
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cctype>
+#include <charconv>
 #include <csignal>
 #include <utility>
 
-namespace muster::launch {
+namespace muster {
 namespace {
 
 constexpr std::pair<std::string_view, int> kNames[] = {
@@ -22,7 +25,14 @@ constexpr std::pair<std::string_view, int> kNames[] = {
 
 }  // namespace
 
-std::optional<int> signal_number(std::string_view name) {
+std::string signal_name(int number) {
+  for (const auto& [name, each] : kNames) {
+    if (each == number) return std::string(name);
+  }
+  return fmt::format("signal {}", number);
+}
+
+std::optional<int> signal_named(std::string_view name) {
   for (const auto& [each, number] : kNames) {
     if (each == name) return number;
   }
@@ -31,11 +41,18 @@ std::optional<int> signal_number(std::string_view name) {
   return std::nullopt;
 }
 
-std::string signal_name(int number) {
-  for (const auto& [name, each] : kNames) {
-    if (each == number) return std::string(name);
+std::optional<int> parse_signal(std::string_view text) {
+  int number = 0;
+  const char* end = text.data() + text.size();
+  const auto [rest, problem] = std::from_chars(text.data(), end, number);
+  if (problem == std::errc() && rest == end) {
+    return number > 0 && number <= SIGRTMAX ? std::optional<int>(number) : std::nullopt;
   }
-  return fmt::to_string(number);
+  std::string name(text);
+  std::transform(name.begin(), name.end(), name.begin(),
+                 [](unsigned char letter) { return static_cast<char>(std::toupper(letter)); });
+  if (!name.starts_with("SIG")) name.insert(0, "SIG");
+  return signal_named(name);
 }
 
 std::vector<std::string> signal_names() {
@@ -44,24 +61,4 @@ std::vector<std::string> signal_names() {
   return names;
 }
 
-bool can_be_handled(int number) {
-  switch (number) {
-    // The kernel gives these to nobody.
-    case SIGKILL:
-    case SIGSTOP:
-    // These say that the process itself did something wrong; going on is not possible.
-    case SIGILL:
-    case SIGTRAP:
-    case SIGBUS:
-    case SIGFPE:
-    case SIGSEGV:
-    case SIGSYS:
-    // The supervision of the workers needs it.
-    case SIGCHLD:
-      return false;
-    default:
-      return true;
-  }
-}
-
-}  // namespace muster::launch
+}  // namespace muster
