@@ -186,9 +186,9 @@ constexpr OptionRow kTable[] = {
      .group = Group::Limits,
      .value = "TIME",
      .field = &O::exit_barrier_timeout,
-     .meaning = "how long a node that is done waits for the others; -1: for ever; else "
+     .meaning = "how long a node that is done waits for the others; -1: as long as they run; else "
                 "TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT",
-     .otherwise = "300",
+     .otherwise = "-1, static 300",
      .ours = true},
     {.name = "start-timeout",
      .group = Group::Limits,

@@ -284,6 +284,9 @@ class Resolver {
 
   Result<> resolve_barrier() {
     constexpr std::string_view kVariable = "TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT";
+    // Whoever notices that a node is lost can wait for the others as long as they run.
+    const bool notices_loss = config_.rendezvous.backend != "static";
+    config_.exit_barrier_timeout = notices_loss ? Duration(-1) : std::chrono::seconds(300);
     if (options_.exit_barrier_timeout) {
       config_.exit_barrier_timeout = *options_.exit_barrier_timeout;
     } else if (const auto text = variable(kVariable)) {

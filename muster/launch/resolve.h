@@ -72,7 +72,7 @@ struct LaunchConfig {
   Duration restart_delay_max = {};
   Duration monitor_interval = std::chrono::milliseconds(100);
   Duration shutdown_timeout = std::chrono::seconds(30);       // zero: SIGKILL at once
-  Duration exit_barrier_timeout = std::chrono::seconds(300);  // negative: for ever
+  Duration exit_barrier_timeout = Duration(-1);  // negative: as long as they run
   std::optional<Duration> start_timeout = {};  // until every worker says that it is ready
   std::optional<Duration> hang_timeout = {};   // between two signs of life
   bool propagate_exit_code = false;

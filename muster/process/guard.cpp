@@ -161,10 +161,20 @@ void end_workers(const GuardTable& table) {
   }
 }
 
+// It stays busy until the last of its processes is really gone.
+void remove_cgroup(const std::string& folder) {
+  const SystemClock clock;
+  const TimePoint deadline = clock.now() + kScanFor;
+  while (::rmdir(folder.c_str()) != 0 && errno == EBUSY && clock.now() < deadline) {
+    const timespec nap{0, kNapNanoseconds};
+    ::nanosleep(&nap, nullptr);
+  }
+}
+
 // What the agent would have removed itself.
 void tidy_up(const GuardTable& table) {
   const std::string cgroup(table.cgroup.get());
-  if (!cgroup.empty()) ::rmdir(cgroup.c_str());
+  if (!cgroup.empty()) remove_cgroup(cgroup);
   const std::string scratch(table.scratch.get());
   std::error_code ignored;
   if (!scratch.empty()) std::filesystem::remove_all(scratch, ignored);

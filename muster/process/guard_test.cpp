@@ -134,6 +134,22 @@ TEST_F(GuardTest, EndsGroupsAndTheCgroupEvenOfThoseWhoHideTheirOrigin) {
   expect_no_children();
 }
 
+TEST_F(GuardTest, RemovesTheCgroupOnceThoseInItAreGone) {
+  // They take a moment to end, since their memory has to be given back.
+  const std::string script =
+      "exec python3 -c 'import time; m = bytearray(1 << 27); print(\"ready\", flush=True); "
+      "time.sleep(1000)'";
+  auto cgroup = Cgroup::create(fmt::format("muster-test-busy-{}", ::getpid()));
+  if (!cgroup) GTEST_SKIP() << "SKIPPED, cgroups are not tested: " << cgroup.error().message;
+  Pipe out;
+  const pid_t agent = start_agent(out, script, 2, cgroup->folder());
+  for (int line = 0; line < 3; ++line) ASSERT_TRUE(out.line());
+  ::kill(agent, SIGKILL);
+  out.rest();
+  expect_no_children();
+  EXPECT_FALSE(std::filesystem::exists(cgroup->folder()));
+}
+
 TEST_F(GuardTest, SurvivesEverySignalThatCanBeBlocked) {
   Pipe out;
   const pid_t agent = start_agent(out, kFamily, 1);
