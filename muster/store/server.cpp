@@ -15,6 +15,9 @@ constexpr std::size_t kScratchBytes = std::size_t{256} << 10U;
 // One turn of a connection reads no more than this, so that a fast sender leaves room for the
 // others.
 constexpr int kReadsPerTurnMax = 4;
+// Whoever sends so much at once is likely to have sent more meanwhile; to look is cheaper than to
+// fall asleep and be woken.
+constexpr std::size_t kPouredBytes = std::size_t{16} << 10U;
 // Likewise it is sent no more than this, however fast it reads.
 constexpr std::size_t kSendBytesPerTurnMax = std::size_t{4} << 20U;
 // A larger input buffer is given back when it is empty.
@@ -64,7 +67,7 @@ class Server::Connection final : public net::StreamEvents, public SessionOwner {
         break;
       }
       take(std::string_view(server_.scratch_.data(), transfer.bytes));
-      if (transfer.bytes < server_.scratch_.size() || session_->output_is_high()) break;
+      if (transfer.bytes < kPouredBytes || session_->output_is_high()) break;
     }
     note();
     server_.settle();
