@@ -399,15 +399,23 @@ void Group::watch_over(Seat& seat) {
 }
 
 void Group::expire(TimePoint now) {
-  if (now < excused_until_) return;
-  while (!expiries_.empty() && expiries_.top().when <= now) {
+  if (now < excused_until_ || expiries_.empty() || expiries_.top().when > now) return;
+  // Almost all have spoken since their entry was made, so those that come up soon are looked at in
+  // the same go: a large group would wake the server for each of its nodes otherwise.
+  std::vector<Expiry> due_soon;
+  while (!expiries_.empty() && expiries_.top().when <= now + kLookAhead) {
     const Expiry entry = expiries_.top();
     expiries_.pop();
     const auto found = seat_numbers_.find(entry.seat_number);
     if (found == seat_numbers_.end() || found->second->entry != entry.when) continue;
     Seat& seat = *found->second;
+    const TimePoint expiry = expiry_of(seat);
+    if (expiry > now && expiry <= entry.when) {
+      due_soon.push_back(entry);
+      continue;
+    }
     seat.entry = kNever;
-    if (expiry_of(seat) > now) {
+    if (expiry > now) {
       watch_over(seat);
       continue;
     }
@@ -421,6 +429,7 @@ void Group::expire(TimePoint now) {
       tell_status(seat);
     }
   }
+  for (const Expiry& entry : due_soon) expiries_.push(entry);
 }
 
 void Group::tick(TimePoint now) {

@@ -38,6 +38,8 @@ namespace muster::rendezvous {
 
 // Members hear at once that somebody waits; how many there are, no more often than this.
 inline constexpr Duration kCountPushInterval = std::chrono::seconds(1);
+// When one node has to be looked at, so are those that would have to be within this time.
+inline constexpr Duration kLookAhead = std::chrono::milliseconds(500);
 // Observers hear of every change, but no more often than this.
 inline constexpr Duration kObserverPushInterval = std::chrono::milliseconds(100);
 

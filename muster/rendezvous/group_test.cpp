@@ -91,6 +91,34 @@ TEST_F(GroupTest, KnowsWhenTimeMatters) {
   EXPECT_EQ(group.next_deadline(), kNever);
 }
 
+TEST_F(GroupTest, LooksAtManyNodesInOneGo) {
+  constexpr int kCount = 1000;
+  limits = settings(kCount, kCount);
+  const Duration window = limits.window();
+  const Duration step = window / (2 * kCount);
+  std::vector<Player*> all;
+  for (int index = 0; index < kCount; ++index) {
+    all.push_back(&join(std::to_string(index), at(0s) + index * step));
+  }
+  for (int index = 0; index < kCount; ++index) {
+    hear(*all[static_cast<std::size_t>(index)], Said::Kind::Beat,
+         at(0s) + window / 2 + index * step);
+  }
+  // In the second half of the window each of the entries would come up, and nobody is late.
+  int looks = 0;
+  while (group.next_deadline() <= at(0s) + window + window / 2 - step && looks < kCount) {
+    tick(group.next_deadline());
+    ++looks;
+  }
+  EXPECT_LE(looks, 1 + window / kLookAhead);
+  EXPECT_EQ(group.state().participants.size(), static_cast<std::size_t>(kCount));
+  // Those who are silent are late to the nanosecond, in whichever go they were looked at.
+  tick(at(0s) + window + window / 2);
+  EXPECT_EQ(group.state().participants.size(), static_cast<std::size_t>(kCount));
+  tick(at(0s) + window + window / 2 + 1ns);
+  EXPECT_EQ(group.state().participants.size(), static_cast<std::size_t>(kCount - 1));
+}
+
 TEST_F(GroupTest, LooksAgainAtANodeThatSpokeMeanwhile) {
   Player& a = join("a", at(0s));
   tick(at(31s));

@@ -45,7 +45,7 @@ void Host::opened(store::Conversation& conversation, std::string_view namespace_
   }
   if (hello->observes) {
     run->group.add_observer(conversation);
-    lines_[&conversation] = {run, nullptr};
+    add_line(conversation, {run, nullptr});
     return;
   }
   seat(conversation, *run, *hello);
@@ -55,16 +55,22 @@ void Host::opened(store::Conversation& conversation, std::string_view namespace_
 void Host::seat(store::Conversation& conversation, Run& run, const Hello& hello) {
   auto seated = run.group.sit(conversation, hello, loop_.now());
   if (!seated) return conversation.refuse(seated.error().kind, seated.error().message);
-  lines_[&conversation] = {&run, seated->seat};
+  add_line(conversation, {&run, seated->seat});
   if (seated->replaced == nullptr) return;
+  seated->replaced->set_note(nullptr);
   lines_.erase(seated->replaced);
   seated->replaced->refuse(ErrorKind::Closed, "the node has come back on another connection");
 }
 
+void Host::add_line(store::Conversation& conversation, Line line) {
+  Line& place = lines_[&conversation];
+  place = line;
+  conversation.set_note(&place);
+}
+
 void Host::heard(store::Conversation& conversation, std::string_view message) {
-  const auto found = lines_.find(&conversation);
-  if (found == lines_.end()) return;
-  const Line line = found->second;
+  if (conversation.note() == nullptr) return;
+  const Line line = *static_cast<const Line*>(conversation.note());
   auto said = decode_said(message);
   if (said && line.seat == nullptr) {
     heard_by_observer(conversation, *line.run, *said);
@@ -104,6 +110,7 @@ void Host::ended(store::Conversation& conversation, End how) {
   const auto found = lines_.find(&conversation);
   if (found == lines_.end()) return;
   const Line line = found->second;
+  conversation.set_note(nullptr);
   lines_.erase(found);
   if (line.seat != nullptr) {
     line.run->group.lose(*line.seat, loop_.now());

@@ -60,6 +60,7 @@ class Host final : public store::Service {
 
   Run* find_or_add(std::string_view namespace_name, const std::string& run_id);
   void seat(store::Conversation& conversation, Run& run, const Hello& hello);
+  void add_line(store::Conversation& conversation, Line line);
   void heard_by_observer(store::Conversation& conversation, Run& run, const Said& said);
   // After anything that happened to a run: what it needs next.
   void tend(Run& run);
@@ -70,6 +71,7 @@ class Host final : public store::Service {
   Loop& loop_;
   Random& random_;
   std::map<std::pair<std::string, std::string>, std::unique_ptr<Run>> runs_;
+  // Each is the note of its conversation, which is how it is found when something is heard.
   std::unordered_map<store::Conversation*, Line> lines_;
   std::set<std::pair<TimePoint, Run*>> wakes_;
   std::vector<Run*> to_flush_;

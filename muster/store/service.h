@@ -35,6 +35,13 @@ class Conversation {
   // The last words. After one of these the conversation is gone.
   virtual void finish(std::string_view message) = 0;
   virtual void refuse(ErrorKind kind, std::string_view reason) = 0;
+
+  // For the service, which finds again by it what it knows of the conversation.
+  void set_note(void* note) { note_ = note; }
+  void* note() const { return note_; }
+
+ private:
+  void* note_ = nullptr;
 };
 
 // Called on the server's loop, inside the request that causes it; so a service only takes notes,
