@@ -364,7 +364,8 @@ Task<void> Agent::watch_membership(std::shared_ptr<Round> round) {
       if (word && *word) heard(round, **word);
       happened([this, round, status]() -> Actions {
         if (round != round_) return {};
-        return supervisor_.membership(status);
+        const bool lost = status.lost && status.member && !status.closed;
+        return supervisor_.membership(status, !lost || count_departure(*round));
       });
     }
     auto changed = co_await handler_->wait_status(status, kNever);
@@ -388,6 +389,20 @@ Task<void> Agent::watch_membership(std::shared_ptr<Round> round) {
     const TimePoint until = after(now(), kWatchPause);
     co_await sleep_until(loop_, until);
   }
+}
+
+// Whether the job may go on without the node that is lost.
+bool Agent::count_departure(const Round& round) {
+  departures_.add(round.placing.round, now());
+  if (config().max_departures < 0) return true;
+  RestartPolicy limit;
+  limit.restarts_max = config().max_departures;
+  limit.window = config().restart_window;
+  if (departures_.used(limit, now()) <= limit.restarts_max) return true;
+  ending_.message = fmt::format(
+      "nodes were lost more often than --max-departures {} allows{}", limit.restarts_max,
+      limit.window > Duration::zero() ? " in " + muster::describe(limit.window) : std::string());
+  return false;
 }
 
 Task<void> Agent::confirm(std::shared_ptr<Round> round) {

@@ -108,6 +108,7 @@ class Agent {
   Task<void> gather_failures(TimePoint deadline);
 
   void worker_exited(Worker& worker);
+  bool count_departure(const Round& round);
   Supervisor::Exit judge(int local_rank, int code, const Round& round);
   failures::Failure describe_start_failure(int local_rank, const Error& error) const;
   void check_sleepers();
@@ -133,6 +134,7 @@ class Agent {
   net::EpollLoop& loop_;
   Supervisor supervisor_;
   RestartHistory history_;
+  RestartHistory departures_;  // rounds that ended because a node was lost
   // With a budget for each worker: by local rank, kept from round to round.
   std::map<int, RestartHistory> worker_histories_;
   std::uint64_t replacement_count_ = 0;

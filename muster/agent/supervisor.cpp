@@ -268,10 +268,17 @@ Actions Supervisor::heard(News news, Duration delay) {
   return {};
 }
 
-Actions Supervisor::membership(const rendezvous::Status& status) {
+Actions Supervisor::membership(const rendezvous::Status& status, bool departures_left) {
   const auto cause = disturbance(status);
+  const bool runs = phase_ == Phase::Running || phase_ == Phase::Confirming;
+  if (cause == StopCause::Departure && !departures_left && runs) {
+    state_ = GroupState::Failed;
+    Actions actions = {announce(News::Failed)};
+    for (const Action& one : stop(*cause, Next::End, Outcome::Failed)) actions.push_back(one);
+    return actions;
+  }
   const bool explains = cause == StopCause::Departure || cause == StopCause::Expulsion;
-  if (undecided_ && explains && signal_ == 0) {
+  if (undecided_ && explains && departures_left && signal_ == 0) {
     // It was not the worker's fault.
     if (phase_ == Phase::Delaying) return join();
     undecided_ = false;
@@ -279,7 +286,7 @@ Actions Supervisor::membership(const rendezvous::Status& status) {
     next_ = Next::Join;
     return {};
   }
-  if (!cause || (phase_ != Phase::Running && phase_ != Phase::Confirming)) return {};
+  if (!cause || !runs) return {};
   if (*cause != StopCause::Closed) return stop(*cause, Next::Join, Outcome::Failed);
   return stop(*cause, Next::End, Outcome::Closed);
 }

@@ -132,7 +132,8 @@ class Supervisor {
 
   // `delay` is how long to wait before a restart.
   Actions heard(News news, Duration delay);
-  Actions membership(const rendezvous::Status& status);
+  // `departures_left`: whether the job may go on without a node that is lost.
+  Actions membership(const rendezvous::Status& status, bool departures_left = true);
   Actions confirmation_late();
   Actions signalled(int signal);
   // The agent itself met something it cannot go on after.

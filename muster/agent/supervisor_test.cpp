@@ -77,6 +77,13 @@ TEST_F(SupervisorTest, GivesUpAfterAFailureWithoutARestartLeft) {
   EXPECT_EQ(supervisor.state(), GroupState::Failed);
 }
 
+TEST_F(SupervisorTest, GivesUpWhenANodeIsLostOnceTooOften) {
+  run();
+  EXPECT_EQ(describe(supervisor.membership(with_departure(), false)),
+            "announce(failed) stop(departure, signal 15)");
+  EXPECT_EQ(describe(supervisor.stopped()), "close end(failed)");
+}
+
 TEST_F(SupervisorTest, ReplacesAWorkerAloneAndGoesOn) {
   run();
   Supervisor::Exit exit{1, true, 100ms};

@@ -38,7 +38,7 @@ bool has_shell(const std::string& shell) {
 
 TEST(Completion, NamesOptions) {
   EXPECT_EQ(names({"--nproc"}), Words{"--nproc-per-node"});
-  EXPECT_EQ(names({"--standalone", "--max"}), Words{"--max-restarts"});
+  EXPECT_EQ(names({"--standalone", "--max-r"}), Words{"--max-restarts"});
   EXPECT_EQ(names({"-"}).size(), option_table().size());
 }
 

@@ -68,6 +68,7 @@ struct Options {
   // Restarts and time limits.
   std::int64_t max_restarts = 0;
   std::string restart_scope = "job";                  // ours
+  std::int64_t max_departures = -1;                   // ours
   std::optional<Duration> restart_window = {};        // ours
   std::optional<Duration> restart_delay = {};         // ours
   std::optional<Duration> restart_delay_max = {};     // ours

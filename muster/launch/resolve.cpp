@@ -219,6 +219,11 @@ class Resolver {
           fmt::format("--max-restarts is {}, but must be 0 or above", options_.max_restarts));
     }
     config_.max_restarts = options_.max_restarts;
+    if (options_.max_departures < -1) {
+      return refuse(fmt::format("--max-departures is {}, but must be -1 (any number) or above",
+                                options_.max_departures));
+    }
+    config_.max_departures = options_.max_departures;
     if (options_.restart_scope != "job" && options_.restart_scope != "worker") {
       return refuse(fmt::format("--restart-scope is {}, but must be job or worker",
                                 log::quote(options_.restart_scope)));

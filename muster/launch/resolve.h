@@ -65,16 +65,17 @@ struct LaunchConfig {
   std::vector<std::string> visible_devices = {};
 
   std::int64_t max_restarts = 0;
+  std::int64_t max_departures = -1;  // negative: any number
   // Only the failed worker is started again, with a budget of its own, and the others run on.
   bool restart_alone = false;
   Duration restart_window = {};  // only restarts of the last so long count; zero: all do
   Duration restart_delay = {};   // before the first restart; doubles with each one
   Duration restart_delay_max = {};
   Duration monitor_interval = std::chrono::milliseconds(100);
-  Duration shutdown_timeout = std::chrono::seconds(30);       // zero: SIGKILL at once
-  Duration exit_barrier_timeout = Duration(-1);  // negative: as long as they run
-  std::optional<Duration> start_timeout = {};  // until every worker says that it is ready
-  std::optional<Duration> hang_timeout = {};   // between two signs of life
+  Duration shutdown_timeout = std::chrono::seconds(30);  // zero: SIGKILL at once
+  Duration exit_barrier_timeout = Duration(-1);          // negative: as long as they run
+  std::optional<Duration> start_timeout = {};            // until every worker says that it is ready
+  std::optional<Duration> hang_timeout = {};             // between two signs of life
   bool propagate_exit_code = false;
   std::vector<int> signals_to_handle = {};
   std::vector<int> signals_to_forward = {};

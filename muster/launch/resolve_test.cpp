@@ -116,6 +116,9 @@ TEST(Restarts, AreTakenAndChecked) {
   EXPECT_EQ(config->restart_delay, 90s);
   EXPECT_EQ(config->restart_delay_max, 90s);
   EXPECT_FALSE(config->restart_alone);
+  EXPECT_EQ(config->max_departures, -1);
+  EXPECT_EQ(launch_of({"--max-departures=2", "train.py"})->max_departures, 2);
+  EXPECT_TRUE(contains(error_of({"--max-departures=-2", "train.py"}), "--max-departures is -2"));
   EXPECT_TRUE(launch_of({"--restart-scope=worker", "train.py"})->restart_alone);
   EXPECT_TRUE(contains(error_of({"--max-restarts=-1", "train.py"}), "--max-restarts is -1"));
   EXPECT_TRUE(contains(error_of({"--restart-delay=-1", "train.py"}), "--restart-delay"));

@@ -178,6 +178,38 @@ class Alone(launch.Case):
         self.assertEqual(len(re.findall("is killed", agent.err.text)), 2)
 
 
+class Departures(launch.Case):
+    """--max-departures: a node that comes and goes does not keep a job busy for ever."""
+
+    def lose_a_node(self, meeting, number, script):
+        """One more agent joins, and is killed once both workers of a common round run."""
+        other = self.start(*meeting, script)
+        self.wait_notes(*[f"{rank} of 2 in {number}" for rank in range(2)])
+        other.signal(signal.SIGKILL)
+        other.end(-signal.SIGKILL)
+
+    def test_one_too_many_ends_the_job(self):
+        meeting = [*self.meeting(self.serve(), "1:2"), "--max-departures=1"]
+        script = self.script('note "$RANK of $WORLD_SIZE in $MUSTER_ROUND"; stay')
+        first = self.start(*meeting, script)
+        self.wait_notes("0 of 1 in 0")
+        self.lose_a_node(meeting, 1, script)
+        self.wait_notes("0 of 1 in 2")
+        self.lose_a_node(meeting, 3, script)
+        first.end(1)
+        self.assertIn("muster: nodes were lost more often than --max-departures 1 allows\n",
+                      first.err.text)
+        self.assertNotIn("0 of 1 in 4", self.notes())
+
+    def test_none_at_all(self):
+        meeting = [*self.meeting(self.serve(), "1:2"), "--max-departures=0"]
+        script = self.script('note "$RANK of $WORLD_SIZE in $MUSTER_ROUND"; stay')
+        first = self.start(*meeting, script)
+        self.wait_notes("0 of 1 in 0")
+        self.lose_a_node(meeting, 1, script)
+        first.end(1)
+
+
 class TwoNodes(launch.Case):
     def test_the_budget_belongs_to_the_job(self):
         """Each node has one failure; together they are one too many."""
