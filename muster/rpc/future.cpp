@@ -1,0 +1,48 @@
+#include "muster/rpc/future.h"
+
+#include "muster/base/log.h"
+#include "muster/rpc/functions.h"
+
+#include <chrono>
+
+namespace muster::rpc {
+
+CallException::CallException(CallError error)
+    : std::runtime_error(render(error)), error_(std::move(error)) {}
+
+namespace internal {
+
+void complain(const CallError& error) {
+  log::warn("rpc", "a call failed and nobody asked for its outcome: {}", render(error));
+}
+
+bool wait_until(std::condition_variable& condition, std::unique_lock<std::mutex>& lock,
+                TimePoint deadline, const std::function<bool()>& holds) {
+  if (deadline == kNever) {
+    condition.wait(lock, holds);
+    return true;
+  }
+  const SystemClock clock;
+  // In steps that every clock can represent.
+  constexpr Duration kStepMax = std::chrono::hours(1);
+  while (!holds()) {
+    const Duration left = deadline - clock.now();
+    if (left <= Duration::zero()) return false;
+    condition.wait_for(lock, std::min(left, kStepMax));
+  }
+  return true;
+}
+
+CallError error_of_exception(std::exception_ptr thrown) {
+  try {
+    std::rethrow_exception(std::move(thrown));
+  } catch (const CallException& exception) {
+    return exception.error();
+  } catch (...) {
+    Failure failure = describe_current_exception();
+    return {CallErrorKind::Remote, std::move(failure.text), std::move(failure.type), true};
+  }
+}
+
+}  // namespace internal
+}  // namespace muster::rpc

@@ -1,0 +1,250 @@
+// Future: the outcome of a call that may not be known yet, shared between threads.
+//
+// Copies refer to the same outcome. Whoever made the Promise sets it, once; the first outcome
+// counts. Callbacks run in the thread that sets it, or at once in the calling thread when it is set
+// already; never under a lock of ours. An error that nobody has looked at when the last copy goes
+// is logged: nobody would hear of it otherwise.
+#pragma once
+
+#include "muster/base/assert.h"
+#include "muster/base/clock.h"
+#include "muster/base/loop.h"
+#include "muster/base/task.h"
+#include "muster/rpc/call_error.h"
+
+#include <condition_variable>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <stdexcept>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace muster::rpc {
+
+// What `get` throws. `what()` is the rendered text.
+class CallException : public std::runtime_error {
+ public:
+  explicit CallException(CallError error);
+  const CallError& error() const { return error_; }
+
+ private:
+  CallError error_;
+};
+
+template <typename T>
+class Future;
+
+namespace internal {
+
+// Logs an error that nobody has looked at.
+void complain(const CallError& error);
+// Waits for the condition; false once `deadline` (of the monotonic clock) has passed.
+bool wait_until(std::condition_variable& condition, std::unique_lock<std::mutex>& lock,
+                TimePoint deadline, const std::function<bool()>& holds);
+CallError error_of_exception(std::exception_ptr thrown);
+
+template <typename T>
+struct FutureState {
+  std::mutex mutex;
+  std::condition_variable condition;
+  std::optional<CallResult<T>> outcome;  // never changed once it is set
+  std::vector<std::function<void(const CallResult<T>&)>> callbacks;
+  bool looked_at = false;
+
+  ~FutureState() {
+    if (outcome && !*outcome && !looked_at) complain(outcome->error());
+  }
+  bool set(CallResult<T> result) {
+    std::vector<std::function<void(const CallResult<T>&)>> waiting;
+    {
+      const std::lock_guard lock(mutex);
+      if (outcome) return false;
+      outcome.emplace(std::move(result));
+      waiting.swap(callbacks);
+      if (!waiting.empty()) looked_at = true;
+    }
+    condition.notify_all();
+    for (const auto& callback : waiting) callback(*outcome);
+    return true;
+  }
+};
+
+// What a callback of `then` may answer: a value, nothing, a CallResult or a Future.
+template <typename R>
+struct ThenTraits {
+  using Value = R;
+};
+template <typename R>
+struct ThenTraits<CallResult<R>> {
+  using Value = R;
+};
+template <typename R>
+struct ThenTraits<Future<R>> {
+  using Value = R;
+};
+
+}  // namespace internal
+
+// The side that knows the outcome first. Destroyed without having set it, it sets an error, so that
+// nobody waits for ever.
+template <typename T = void>
+class Promise {
+ public:
+  Promise() : state_(std::make_shared<internal::FutureState<T>>()) {}
+  ~Promise() {
+    if (state_)
+      state_->set(call_failed({CallErrorKind::Rejected, "the call was given up", "", false}));
+  }
+  Promise(Promise&&) noexcept = default;
+  Promise& operator=(Promise&& other) noexcept {
+    std::swap(state_, other.state_);
+    return *this;
+  }
+
+  Future<T> future() const { return Future<T>(state_); }
+  // False if there was an outcome already: the first one counts.
+  bool set(CallResult<T> result) const { return state_->set(std::move(result)); }
+
+ private:
+  std::shared_ptr<internal::FutureState<T>> state_;
+};
+
+template <typename T = void>
+class Future {
+ public:
+  // One whose outcome is known.
+  static Future ready(CallResult<T> result) {
+    auto state = std::make_shared<internal::FutureState<T>>();
+    state->set(std::move(result));
+    return Future(std::move(state));
+  }
+
+  bool done() const {
+    const std::lock_guard lock(state_->mutex);
+    return state_->outcome.has_value();
+  }
+
+  // Blocks until the outcome is known. As often as one likes, with the same answer each time.
+  const CallResult<T>& wait() const {
+    std::unique_lock lock(state_->mutex);
+    state_->condition.wait(lock, [&] { return state_->outcome.has_value(); });
+    state_->looked_at = true;
+    return *state_->outcome;
+  }
+  // Nothing when the outcome is not known by `deadline`. The call goes on.
+  const CallResult<T>* wait_until(TimePoint deadline) const {
+    std::unique_lock lock(state_->mutex);
+    const auto known = [&] { return state_->outcome.has_value(); };
+    if (!internal::wait_until(state_->condition, lock, deadline, known)) return nullptr;
+    state_->looked_at = true;
+    return &*state_->outcome;
+  }
+  // The value, or a CallException.
+  T get() const {
+    const CallResult<T>& outcome = wait();
+    if (!outcome) throw CallException(outcome.error());
+    if constexpr (!std::is_void_v<T>) return *outcome;
+  }
+
+  // Calls `callback` with the outcome, once.
+  void on_done(std::function<void(const CallResult<T>&)> callback) const {
+    {
+      const std::lock_guard lock(state_->mutex);
+      if (!state_->outcome) {
+        state_->callbacks.push_back(std::move(callback));
+        return;
+      }
+      state_->looked_at = true;
+    }
+    callback(*state_->outcome);
+  }
+
+  // A future of what `callback` makes of the outcome: a value, nothing, a CallResult or a Future.
+  // If it throws, that is the error of the new one.
+  template <typename F>
+  auto then(F callback) const {
+    using Answer = std::invoke_result_t<F&, const CallResult<T>&>;
+    using R = typename internal::ThenTraits<Answer>::Value;
+    auto promise = std::make_shared<Promise<R>>();
+    Future<R> next = promise->future();
+    on_done([promise = std::move(promise),
+             callback = std::move(callback)](const CallResult<T>& outcome) mutable {
+      try {
+        if constexpr (std::is_void_v<Answer>) {
+          callback(outcome);
+          promise->set({});
+        } else if constexpr (std::is_same_v<Answer, Future<R>>) {
+          callback(outcome).on_done([promise](const CallResult<R>& inner) { promise->set(inner); });
+        } else {
+          promise->set(callback(outcome));
+        }
+      } catch (...) {
+        promise->set(call_failed(internal::error_of_exception(std::current_exception())));
+      }
+    });
+    return next;
+  }
+
+ private:
+  friend class Promise<T>;
+  explicit Future(std::shared_ptr<internal::FutureState<T>> state) : state_(std::move(state)) {}
+
+  std::shared_ptr<internal::FutureState<T>> state_;
+};
+
+// The outcome, for a coroutine on `loop`; set from whichever thread. Destroying the task withdraws.
+// Requires: `loop` is there until the outcome is.
+template <typename T>
+Task<CallResult<T>> outcome_of(Loop& loop, Future<T> future) {
+  struct Wait {
+    explicit Wait(Loop& of) : oneshot(of) {}
+    Oneshot<bool> oneshot;
+  };
+  auto wait = std::make_shared<Wait>(loop);
+  std::weak_ptr<Wait> waiting = wait;
+  future.on_done([&loop, waiting](const CallResult<T>&) {
+    loop.post([waiting] {
+      if (const auto still = waiting.lock()) still->oneshot.set(true);
+    });
+  });
+  (void)co_await wait->oneshot;
+  co_return future.wait();
+}
+
+// Done when all are, or with the first error as soon as it occurs. Its value are the futures.
+template <typename T>
+Future<std::vector<Future<T>>> collect_all(std::vector<Future<T>> futures) {
+  struct Collection {
+    std::mutex mutex;
+    std::size_t missing = 0;
+    std::vector<Future<T>> futures;
+    Promise<std::vector<Future<T>>> promise;
+  };
+  auto all = std::make_shared<Collection>();
+  all->missing = futures.size();
+  all->futures = futures;
+  auto result = all->promise.future();
+  if (futures.empty()) all->promise.set(std::vector<Future<T>>());
+  for (const Future<T>& future : futures) {
+    future.on_done([all](const CallResult<T>& outcome) {
+      if (!outcome) {
+        all->promise.set(call_failed(outcome.error()));
+        return;
+      }
+      std::vector<Future<T>> done;
+      {
+        const std::lock_guard lock(all->mutex);
+        if (--all->missing > 0) return;
+        done.swap(all->futures);
+      }
+      all->promise.set(std::move(done));
+    });
+  }
+  return result;
+}
+
+}  // namespace muster::rpc

@@ -1,0 +1,67 @@
+// The texts of the errors that RPC makes itself, in one place: programs and their tests match on
+// parts of them.
+//
+// None has the head `RPCErr:<code>:`; that is added by `render` from the kind of the error.
+#pragma once
+
+#include "muster/base/clock.h"
+#include "muster/rpc/message.h"
+#include "muster/rpc/worker_info.h"
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace muster::rpc {
+
+// ---- calls --------------------------------------------------------------------------------------
+
+// The timeout is shown in whole milliseconds.
+std::string timeout_text(Duration timeout);
+// A failure made on purpose. Describes the message instead of showing its bytes, which nobody can
+// read and Python cannot print.
+std::string injected_text(const Message& message);
+// With the text of the last attempt, which is what the reader needs.
+std::string retries_exhausted_text(std::int64_t retries_max, std::string_view last_error);
+// The connection to `peer` is gone. `silence`: since when nothing came from it; nothing if it was
+// never heard.
+std::string peer_lost_text(const WorkerInfo& peer, std::string_view reason,
+                           std::optional<Duration> silence);
+// A call or a retry that was still waiting when the agent stopped.
+std::string agent_stopped_text(const WorkerInfo& me);
+std::string too_many_calls_text(std::uint64_t calls_max);
+
+// ---- what is refused before anything is sent ----------------------------------------------------
+
+std::string requests_only_text();
+std::string not_running_text(const WorkerInfo& me, MessageType type);
+std::string unknown_destination_name_text(const WorkerInfo& me, std::string_view name);
+// The id as the program gave it, which need not be one that a worker can have.
+std::string unknown_destination_id_text(const WorkerInfo& me, std::int64_t id);
+// The worker is known, but not where it listens.
+std::string unknown_destination_url_text(const WorkerInfo& me, std::string_view name);
+std::string negative_timeout_text(double seconds);
+std::string negative_default_timeout_text(double seconds);
+
+// ---- serving ------------------------------------------------------------------------------------
+
+// The request could not be decoded or dispatched on worker `id`.
+std::string error_on_node_text(std::int16_t id, std::string_view text);
+std::string not_supported_text(MessageType type);
+
+// ---- starting -----------------------------------------------------------------------------------
+
+std::string bad_worker_name_text(std::string_view name);
+std::string bad_worker_id_text(std::int64_t id);
+std::string negative_worker_id_text(std::int64_t id);
+std::string bad_thread_count_text(std::int64_t count);
+// Two workers have the name of `first`.
+std::string duplicate_name_text(const WorkerInfo& first, std::int16_t second_id);
+std::string duplicate_id_text(std::int64_t id);
+// This worker came to a group that was started the other way.
+std::string mixed_group_text(bool group_is_static);
+std::string already_initialized_text();
+std::string no_current_agent_text();
+
+}  // namespace muster::rpc

@@ -1,0 +1,385 @@
+// Writer, Reader and Codec: C++ values to bytes and back, for arguments and results of functions.
+//
+// A value is a control part (small, one string) and buffers that travel beside it. Sequences of
+// bytes or numbers (std::string, std::vector<float>, Buffer, Tensor …) of kOutOfBandBytesMin or
+// more are such buffers, and are not copied when they are moved in, shared (Buffer, Tensor) or lent
+// (std::span); shorter ones are copied into the control part, which costs less than a buffer does.
+//
+// A type of yours is sent when this stands in its namespace; the same lines write and read it:
+//
+//   struct Point { double x = 0; double y = 0; };
+//   template <typename Archive>
+//   void describe_fields(Archive& archive, Point& point) { archive(point.x, point.y); }
+//
+// It must be default-constructible, and describe_fields must be declared before the type is first
+// used with this header. `archive.require(condition, "why")` refuses a value, in both directions;
+// `Archive::kReading` tells them apart where that is needed.
+//
+// Layout: numbers little-endian in their full width; bool, and whether an optional is there: one
+// byte 0 or 1; the index of a variant: one byte; bytes: u32 length and the bytes, or 0xffffffff for
+// the next buffer; other containers: u32 count and the elements, padded with zeros to one byte for
+// each element; structures, pairs, tuples and arrays: their parts.
+//
+// Everything here is a value: no thread, no loop. A Reader trusts nothing that it reads.
+#pragma once
+
+#include "muster/base/error.h"
+#include "muster/rpc/buffer.h"
+
+#include <array>
+#include <complex>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace muster::rpc {
+
+inline constexpr std::size_t kOutOfBandBytesMin = 8192;
+// How deep structures that contain themselves may be nested; the stack of a thread is small.
+inline constexpr std::size_t kDepthMax = 100;
+
+class Writer;
+class Reader;
+class Signature;
+
+// How a T is written and read: `write(Writer&, const T&)`, `read(Reader&, T&)`, `sign(Signature&)`.
+// Not defined for what cannot be sent.
+template <typename T>
+struct Codec;
+
+template <typename T>
+concept Encodable = requires(Writer& writer, const std::remove_cvref_t<T>& value) {
+  Codec<std::remove_cvref_t<T>>::write(writer, value);
+};
+template <typename T>
+concept Decodable = std::is_default_constructible_v<std::remove_cvref_t<T>> &&
+    requires(Reader& reader, std::remove_cvref_t<T>& value) {
+  Codec<std::remove_cvref_t<T>>::read(reader, value);
+};
+template <typename T>
+concept Codable = Encodable<T> && Decodable<T>;
+
+// What happens to large bytes that are passed as lvalues (a std::vector<float> that the caller
+// keeps). Lvalues: they are lent; only for a caller that keeps them unchanged until they are sent.
+enum class Lend { Nothing, Lvalues };
+
+class Writer {
+ public:
+  static constexpr bool kReading = false;
+
+  explicit Writer(Lend lend = Lend::Nothing) : lend_(lend) { control_.resize(control_.capacity()); }
+  // Writes behind `head`.
+  explicit Writer(std::string head, Lend lend = Lend::Nothing)
+      : control_(std::move(head)), used_(control_.size()), lend_(lend) {}
+
+  // Large values that are moved in are not copied.
+  template <typename... T>
+  void write(T&&... values) {
+    (write_one(std::forward<T>(values)), ...);
+  }
+  template <typename... Fields>
+  void operator()(Fields&... fields) {
+    (write_one(std::as_const(fields)), ...);
+  }
+  void require(bool condition, const char* why) {
+    if (!condition) fail(why);
+  }
+  // The first failure counts; what was written is then of no use.
+  void fail(std::string why);
+  bool ok() const { return error_.empty(); }
+  Result<> finish() const;
+
+  std::string_view control() const { return {control_.data(), used_}; }
+  std::size_t size() const { return used_; }
+  const std::vector<Buffer>& buffers() const { return buffers_; }
+  // The Writer is then as empty as if all had been moved out of it; it is not used again.
+  std::string take_control() {
+    control_.resize(used_);
+    return std::move(control_);
+  }
+  std::vector<Buffer> take_buffers() { return std::move(buffers_); }
+
+  // The pieces that codecs are made of.
+  template <typename T>
+  requires std::is_trivially_copyable_v<T>
+  void put(const T& value) { std::memcpy(extend(sizeof value), &value, sizeof value); }
+  void put_raw(std::span<const std::byte> bytes) {
+    if (!bytes.empty()) std::memcpy(extend(bytes.size()), bytes.data(), bytes.size());
+  }
+  void put_count(std::size_t count) {
+    if (count >= kNextBuffer) return fail("a container has more than 2^32 - 2 elements");
+    put(static_cast<std::uint32_t>(count));
+  }
+  void put_bytes(std::span<const std::byte> bytes) {
+    if (bytes.size() >= kOutOfBandBytesMin) return put_far(bytes);
+    put(static_cast<std::uint32_t>(bytes.size()));
+    put_raw(bytes);
+  }
+  void put_buffer(Buffer buffer);
+  // Takes over a container of bytes or numbers.
+  template <typename Container>
+  void put_owned(Container&& container) {
+    const auto bytes = std::as_bytes(std::span(container));
+    if (bytes.size() < kOutOfBandBytesMin) return put_bytes(bytes);
+    auto owner = std::make_shared<std::remove_cvref_t<Container>>(std::move(container));
+    put_buffer(Buffer(std::as_bytes(std::span(*owner)), owner));
+  }
+  // Elements may take no bytes at all; a count must not promise more than there are bytes.
+  void pad_to(std::size_t size) {
+    while (used_ < size) put(std::uint8_t{0});
+  }
+  bool enter() {
+    if (++depth_ > kDepthMax) fail("structures are nested deeper than 100");
+    return ok();
+  }
+  void leave() { --depth_; }
+
+  static constexpr std::uint32_t kNextBuffer = 0xffffffff;
+
+ private:
+  template <typename T>
+  void write_one(T&& value) {
+    static_assert(Encodable<T>,
+                  "this type cannot be sent: it is no number of fixed width, text, container or "
+                  "tensor that muster/rpc/value.h knows, and has no describe_fields(archive, value)"
+                  " in its namespace (char, wchar_t, long double and pointers are never sent)");
+    if constexpr (Encodable<T>) {
+      Codec<std::remove_cvref_t<T>>::write(*this, std::forward<T>(value));
+    }
+  }
+  char* extend(std::size_t size) {
+    if (control_.size() - used_ < size) grow(size);
+    char* const place = control_.data() + used_;
+    used_ += size;
+    return place;
+  }
+  void grow(std::size_t size);
+  void put_far(std::span<const std::byte> bytes);
+
+  std::string control_;  // its first `used_` bytes
+  std::size_t used_ = 0;
+  std::vector<Buffer> buffers_;
+  std::string error_;
+  std::size_t depth_ = 0;
+  Lend lend_ = Lend::Nothing;
+};
+
+// Reads what a Writer wrote. It never throws for what it reads, never reads past the end, and
+// allocates no more than a small multiple of what is there. The first failure counts; everything
+// read after it is zero or empty. Views that are read (std::string_view, std::span<const
+// std::byte>) are good for as long as the memory that the Reader was given.
+class Reader {
+ public:
+  static constexpr bool kReading = true;
+
+  explicit Reader(std::string_view control, std::span<const Buffer> buffers = {})
+      : begin_(control.data()),
+        next_(control.data()),
+        end_(control.data() + control.size()),
+        buffers_(buffers) {}
+
+  template <typename... T>
+  void read(T&... values) {
+    (read_one(values), ...);
+  }
+  template <typename T>
+  T read() {
+    T value{};
+    read_one(value);
+    return value;
+  }
+  template <typename... Fields>
+  void operator()(Fields&... fields) {
+    (read_one(fields), ...);
+  }
+  // `why` is kept as it is: a literal.
+  void require(bool condition, const char* why) {
+    if (!condition) fail(why);
+  }
+  void fail(const char* why);
+  bool ok() const { return problem_ == nullptr; }
+  // Whether all went well and nothing is left over. The text says what was wrong, and where.
+  Result<> finish() const;
+
+  std::size_t position() const { return static_cast<std::size_t>(next_ - begin_); }
+  std::size_t remaining() const { return static_cast<std::size_t>(end_ - next_); }
+
+  // The pieces that codecs are made of.
+  template <typename T>
+  requires std::is_trivially_copyable_v<T> T get() {
+    T value{};
+    if (remaining() < sizeof value) {
+      fail(kTooShort);
+      return value;
+    }
+    std::memcpy(&value, next_, sizeof value);
+    next_ += sizeof value;
+    return value;
+  }
+  void get_raw(std::span<std::byte> out);
+  bool get_flag() {
+    const auto byte = get<std::uint8_t>();
+    if (byte > 1) fail("a flag is neither 0 nor 1");
+    return byte == 1;
+  }
+  // Never more than there are bytes left.
+  std::size_t get_count() {
+    const auto count = get<std::uint32_t>();
+    if (count <= remaining()) return count;
+    fail("a container announces more elements than there can be");
+    return 0;
+  }
+  std::span<const std::byte> get_bytes();
+  // Shares a buffer that came beside the control part; copies what came inside it.
+  Buffer get_buffer();
+  void skip_padding(std::size_t position);
+  bool enter() {
+    if (++depth_ > kDepthMax) fail("structures are nested deeper than 100");
+    return ok();
+  }
+  void leave() { --depth_; }
+
+ private:
+  static constexpr const char* kTooShort = "it ends too early";
+
+  template <typename T>
+  void read_one(T& value) {
+    static_assert(Decodable<T>,
+                  "this type cannot be received: it is no number of fixed width, text, container "
+                  "or tensor that muster/rpc/value.h knows, has no describe_fields(archive, value) "
+                  "in its namespace, is not default-constructible, or only borrows its memory");
+    if constexpr (Decodable<T>) Codec<T>::read(*this, value);
+  }
+  // The next buffer, or nothing where bytes follow.
+  const Buffer* get_far(std::uint32_t length);
+
+  const char* begin_;
+  const char* next_;
+  const char* end_;
+  std::span<const Buffer> buffers_;
+  std::size_t buffers_read_ = 0;
+  std::size_t depth_ = 0;
+  const char* problem_ = nullptr;
+  std::size_t problem_position_ = 0;
+};
+
+// The text of a type, e.g. "vec<f64>". Structures are spelt by their fields, since names differ
+// between programs; "^1" is the structure around it, "^2" the one around that.
+class Signature {
+ public:
+  static constexpr bool kReading = false;
+
+  template <typename T>
+  void append() {
+    static_assert(Encodable<T> || Decodable<T> || std::is_void_v<T>, "this type cannot be sent");
+    if constexpr (std::is_void_v<T>) {
+      append_text("void");
+    } else if constexpr (Encodable<T> || Decodable<T>) {
+      Codec<std::remove_cvref_t<T>>::sign(*this);
+    }
+  }
+  // With commas between them, also to what is before.
+  template <typename... T>
+  void append_list() {
+    ((append_comma(), append<T>()), ...);
+  }
+  template <typename... T>
+  void append_template(std::string_view name) {
+    append_text(name);
+    append_text("<");
+    append_list<T...>();
+    append_text(">");
+  }
+  template <typename... Fields>
+  void operator()(Fields&...) {
+    append_list<Fields...>();
+  }
+  void require(bool, const char*) {}
+  void append_text(std::string_view text) { text_.append(text); }
+  void append_comma();
+  // False, and a "^n" is appended, inside the structure of that tag.
+  bool enter(const void* tag);
+  void leave();
+  std::string take() { return std::move(text_); }
+
+ private:
+  std::string text_;
+  std::vector<const void*> open_;
+};
+
+// The same number in every program and on every machine.
+std::uint64_t hash_of_signature(std::string_view signature);
+
+namespace internal {
+
+template <typename F>
+struct SignatureOf;
+template <typename R, typename... Args>
+struct SignatureOf<R(Args...)> {
+  static const std::string& text() {
+    static const std::string kText = [] {
+      Signature signature;
+      signature.append_text("(");
+      signature.append_list<std::remove_cvref_t<Args>...>();
+      signature.append_text(")->");
+      signature.append<std::remove_cvref_t<R>>();
+      return signature.take();
+    }();
+    return kText;
+  }
+  static std::uint64_t hash() {
+    static const std::uint64_t kHash = hash_of_signature(text());
+    return kHash;
+  }
+};
+
+}  // namespace internal
+
+// signature_of<float(std::int64_t, const std::string&)>() is "(i64,str)->f32". Made once.
+template <typename F>
+const std::string& signature_of() {
+  return internal::SignatureOf<F>::text();
+}
+// What travels with a call, so that both sides notice when they disagree.
+template <typename F>
+std::uint64_t signature_hash() {
+  return internal::SignatureOf<F>::hash();
+}
+
+// Whether a T that was read refers to the memory of the message.
+template <typename T>
+inline constexpr bool kIsView = false;
+template <>
+inline constexpr bool kIsView<std::string_view> = true;
+template <typename T, std::size_t extent>
+inline constexpr bool kIsView<std::span<T, extent>> = true;
+template <typename T, std::size_t size>
+inline constexpr bool kIsView<std::array<T, size>> = kIsView<T>;
+template <template <typename...> typename Template, typename... Args>
+inline constexpr bool kIsView<Template<Args...>> = (kIsView<Args> || ...);
+
+// One value that is all of a message.
+template <typename T>
+Result<T> decode(std::string_view control, std::span<const Buffer> buffers = {}) {
+  static_assert(!kIsView<T>, "a view would outlive the message; receive what owns its memory");
+  Reader reader(control, buffers);
+  if constexpr (std::is_void_v<T>) {
+    return reader.finish();
+  } else {
+    T value = reader.template read<T>();
+    if (auto finished = reader.finish(); !finished) return fail(std::move(finished.error()));
+    return value;
+  }
+}
+
+}  // namespace muster::rpc
+
+#include "muster/rpc/value_codecs.h"  // IWYU pragma: export
