@@ -68,10 +68,12 @@ class Memory(Case):
     def cgroup(self):
         """A cgroup whose processes share BYTES_MAX; goes with the test."""
         root = pathlib.Path("/sys/fs/cgroup")
+        if (root / "memory" / "memory.limit_in_bytes").exists():
+            return self.old_cgroup(root / "memory")
         try:
             controllers = (root / "cgroup.controllers").read_text().split()
         except OSError:
-            self.skipTest(f"SKIPPED: {root} is no cgroup hierarchy of version 2")
+            self.skipTest(f"SKIPPED: {root} is no cgroup hierarchy")
         if "memory" not in controllers:
             self.skipTest(f"SKIPPED: {root} has no memory controller")
         folder = root / f"muster-test-{uuid.uuid4().hex}"
@@ -85,6 +87,19 @@ class Memory(Case):
             with contextlib.suppress(FileNotFoundError):  # where the kernel does not count swap
                 (folder / "memory.swap.max").write_text("0")
             # Whether processes may be moved there, which needs more rights than to make it.
+            subprocess.run(["sh", "-c", f"echo $$ > {folder}/cgroup.procs"], check=True,
+                           capture_output=True, timeout=launch.PATIENCE_SECONDS)
+        except (OSError, subprocess.CalledProcessError) as error:
+            self.skipTest(f"SKIPPED: no cgroup with a limit can be made below {root}: {error}")
+        return folder
+
+    def old_cgroup(self, root):
+        """The same in a hierarchy of version 1."""
+        folder = root / f"muster-test-{uuid.uuid4().hex}"
+        try:
+            folder.mkdir()
+            self.addCleanup(self.remove, folder)
+            (folder / "memory.limit_in_bytes").write_text(str(self.BYTES_MAX))
             subprocess.run(["sh", "-c", f"echo $$ > {folder}/cgroup.procs"], check=True,
                            capture_output=True, timeout=launch.PATIENCE_SECONDS)
         except (OSError, subprocess.CalledProcessError) as error:
