@@ -11,6 +11,7 @@
 #include "muster/base/loop.h"
 #include "muster/base/task.h"
 #include "muster/rpc/call_error.h"
+#include "muster/rpc/pool.h"
 
 #include <condition_variable>
 #include <exception>
@@ -107,7 +108,11 @@ class Promise {
 
   Future<T> future() const { return Future<T>(state_); }
   // False if there was an outcome already: the first one counts.
-  bool set(CallResult<T> result) const { return state_->set(std::move(result)); }
+  bool set(CallResult<T> result) const {
+    // Whoever waits may destroy the promise as soon as it sees the outcome, with us still here.
+    const auto state = state_;
+    return state->set(std::move(result));
+  }
 
  private:
   std::shared_ptr<internal::FutureState<T>> state_;
@@ -131,6 +136,8 @@ class Future {
   // Blocks until the outcome is known. As often as one likes, with the same answer each time.
   const CallResult<T>& wait() const {
     std::unique_lock lock(state_->mutex);
+    std::optional<Pool::Waiting> waiting;
+    if (!state_->outcome) waiting.emplace();
     state_->condition.wait(lock, [&] { return state_->outcome.has_value(); });
     state_->looked_at = true;
     return *state_->outcome;
@@ -139,6 +146,8 @@ class Future {
   const CallResult<T>* wait_until(TimePoint deadline) const {
     std::unique_lock lock(state_->mutex);
     const auto known = [&] { return state_->outcome.has_value(); };
+    std::optional<Pool::Waiting> waiting;
+    if (!known()) waiting.emplace();
     if (!internal::wait_until(state_->condition, lock, deadline, known)) return nullptr;
     state_->looked_at = true;
     return &*state_->outcome;

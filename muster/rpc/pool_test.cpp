@@ -1,0 +1,145 @@
+#include "muster/rpc/pool.h"
+
+#include "muster/rpc/future.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <latch>
+#include <memory>
+
+namespace muster::rpc {
+namespace {
+
+TEST(Pool, RunsWhatItIsGiven) {
+  std::atomic<int> sum = 0;
+  {
+    Pool pool("test", 3);
+    for (int index = 1; index <= 100; ++index) {
+      EXPECT_TRUE(pool.post([&sum, index] { sum += index; }));
+    }
+  }
+  EXPECT_EQ(sum, 5050) << "all of it, before it is gone";
+}
+
+TEST(Pool, StartsNoThreadBeforeThereIsWork) {
+  Pool pool("test", 4);
+  EXPECT_EQ(pool.idle_count(), 4U);
+  const Promise<> promise;
+  ASSERT_TRUE(pool.post([&] { promise.set({}); }));
+  EXPECT_TRUE(promise.future().wait());
+}
+
+TEST(Pool, RunsNoMoreAtOnceThanItHasThreads) {
+  constexpr int kThreads = 3;
+  std::atomic<int> now = 0;
+  std::atomic<int> most = 0;
+  std::latch all(kThreads);
+  {
+    Pool pool("test", kThreads);
+    for (int index = 0; index < 60; ++index) {
+      pool.post([&, index] {
+        const int running = ++now;
+        int seen = most;
+        while (running > seen && !most.compare_exchange_weak(seen, running)) {
+        }
+        if (index < kThreads) all.arrive_and_wait();  // and not fewer either
+        --now;
+      });
+    }
+  }
+  EXPECT_EQ(most, kThreads);
+}
+
+TEST(Pool, LetsAFunctionWaitForAnotherEvenWithOneThread) {
+  Pool pool("test", 1);
+  const Promise<int> outer;
+  pool.post([&] {
+    auto inner = std::make_shared<Promise<int>>();
+    const Future<int> answer = inner->future();
+    pool.post([inner] { inner->set(5); });
+    outer.set(answer.get());
+  });
+  EXPECT_EQ(outer.future().get(), 5);
+}
+
+// Calls that go round and round, each waiting for the next.
+int descend(Pool& pool, int depth) {
+  if (depth == 0) return 0;
+  auto inner = std::make_shared<Promise<int>>();
+  const Future<int> answer = inner->future();
+  const bool taken = pool.post([&pool, inner, depth] { inner->set(descend(pool, depth - 1)); });
+  return taken ? answer.get() + 1 : 0;  // a pool that stops takes no more
+}
+
+TEST(Pool, LetsCallsNestAsDeepAsTheyLike) {
+  Pool pool("test", 1);
+  EXPECT_EQ(descend(pool, 100), 100);
+}
+
+TEST(Pool, GoesBackToItsNumberOfThreads) {
+  Pool pool("test", 2);
+  EXPECT_EQ(descend(pool, 20), 20);
+  // Each posted task occupies a thread until all of them run: more than two never do.
+  std::atomic<int> now = 0;
+  std::atomic<int> most = 0;
+  std::latch done(40);
+  for (int index = 0; index < 40; ++index) {
+    pool.post([&] {
+      const int running = ++now;
+      int seen = most;
+      while (running > seen && !most.compare_exchange_weak(seen, running)) {
+      }
+      --now;
+      done.count_down();
+    });
+  }
+  done.wait();
+  EXPECT_LE(most, 2);
+  EXPECT_EQ(pool.waiting_count(), 0U);
+}
+
+TEST(Pool, TakesNothingOnceItIsStopped) {
+  Pool pool("test", 2);
+  pool.stop();
+  EXPECT_FALSE(pool.post([] { FAIL(); }));
+  pool.stop();
+}
+
+TEST(Pool, DestroysWorkOutsideItsLock) {
+  Pool pool("test", 1);
+  const Promise<> gone;
+  struct Holder {
+    Pool& of;
+    const Promise<>& told;
+    ~Holder() {
+      (void)of.idle_count();
+      told.set({});
+    }
+  };
+  auto holder = std::make_shared<Holder>(pool, gone);
+  pool.post([holder = std::move(holder)] {});
+  EXPECT_TRUE(gone.future().wait());
+}
+
+TEST(Pool, IsUsedByManyThreadsAtOnce) {
+  std::atomic<int> count = 0;
+  {
+    Pool pool("test", 4);
+    std::vector<std::thread> threads;
+    for (int index = 0; index < 8; ++index) {
+      threads.emplace_back([&] {
+        for (int round = 0; round < 200; ++round) {
+          pool.post([&] {
+            if (count.fetch_add(1) % 7 == 0) (void)descend(pool, 3);
+          });
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+  EXPECT_EQ(count, 1600);
+}
+
+}  // namespace
+}  // namespace muster::rpc
