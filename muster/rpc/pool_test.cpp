@@ -110,6 +110,7 @@ TEST(Pool, DestroysWorkOutsideItsLock) {
   Pool pool("test", 1);
   const Promise<> gone;
   struct Holder {
+    Holder(Pool& pool_of_it, const Promise<>& promise) : of(pool_of_it), told(promise) {}
     Pool& of;
     const Promise<>& told;
     ~Holder() {
