@@ -174,14 +174,18 @@ Result<> Link::send(Message message) {
 void Link::ready(std::uint32_t events) {
   bool gone = false;
   destroyed_ = &gone;
-  if ((events & EPOLLOUT) != 0) write_some();
-  if (gone) return;
+  if ((events & EPOLLOUT) != 0) {
+    write_some();
+    if (gone) return;
+  }
   if ((events & ~static_cast<std::uint32_t>(EPOLLOUT)) != 0 && !lost_) {
     for (int reads = 0; reads < kReadsPerTurnMax; ++reads) {
-      if (!read_some()) break;
+      const bool more = read_some();
+      if (gone) return;
+      if (!more) break;
     }
   }
-  if (!gone) destroyed_ = nullptr;
+  destroyed_ = nullptr;
 }
 
 bool Link::read_some() {
