@@ -19,6 +19,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -96,6 +97,7 @@ class Play {
   struct Line {
     std::unique_ptr<testing::FakeLine> line;
     std::size_t node = 0;
+    bool is_other = false;  // which run it is about
     bool open = false;
   };
   struct Past {
@@ -117,7 +119,8 @@ class Play {
     line.node = who % 5;
     Past& past = pasts_[line.node];
     Hello hello;
-    hello.run_id = kRuns[flags & 1 ? 1 : 0];
+    line.is_other = (flags & 1) != 0;
+    hello.run_id = kRuns[line.is_other ? 1 : 0];
     hello.joins = (flags & 2) != 0;
     hello.observes = (flags & 0xE0) == 0xE0;
     hello.closes = (flags & 0x1C) == 0x1C;
@@ -165,6 +168,8 @@ class Play {
     } else {
       line.line = std::make_unique<testing::FakeLine>();
       line.node = 0;
+      const auto hello = decode_hello(bytes);
+      line.is_other = hello && hello->run_id == kRuns[1];
       line.open = true;
       host_->opened(*line.line, "", bytes);
     }
@@ -185,7 +190,7 @@ class Play {
     MUSTER_ASSERT(!line.line->garbled());
     for (const Told& told : line.line->take()) {
       Past& past = pasts_[line.node];
-      if (told.kind == Told::Kind::Joined) joined(line.node, told.place);
+      if (told.kind == Told::Kind::Joined) joined(line, told.place);
       if (told.kind == Told::Kind::Joined) past.place = told.place;
       if (told.kind == Told::Kind::Failed) past.place.reset();
       if (told.kind == Told::Kind::Status) past.closed = told.status.closed;
@@ -193,12 +198,13 @@ class Play {
     if (line.line->ended()) line.open = false;
   }
 
-  void joined(std::size_t node, const Place& place) {
+  void joined(const Line& line, const Place& place) {
     MUSTER_ASSERT(place.rank >= 0 && place.rank < place.world_size);
-    Round& round = rounds_[{place.id.birth, place.id.round}];
+    // False memories can give both runs the same birth.
+    Round& round = rounds_[{line.is_other, place.id.birth, place.id.round}];
     if (round.world_size == 0) round.world_size = place.world_size;
     MUSTER_ASSERT(round.world_size == place.world_size);
-    MUSTER_ASSERT(round.nodes.emplace(place.rank, node).first->second == node);
+    MUSTER_ASSERT(round.nodes.emplace(place.rank, line.node).first->second == line.node);
   }
 
   void look_around() {
@@ -239,7 +245,7 @@ class Play {
   Random random_{1};
   Line lines_[kLineCount];
   Past pasts_[5];
-  std::map<std::pair<std::uint64_t, std::uint64_t>, Round> rounds_;
+  std::map<std::tuple<bool, std::uint64_t, std::uint64_t>, Round> rounds_;
   std::map<std::string, Seen> seen_;
   std::unique_ptr<Host> host_;
 };
