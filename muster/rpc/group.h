@@ -1,0 +1,86 @@
+// Group: who can be called, and where. Workers find each other through a Store.
+//
+// A static group has a size that is known from the start: ranks 0 … size - 1 come once, and joining
+// ends when all have come. A dynamic group has none: workers come and go, each holds a lease that
+// it renews, and whoever stops renewing it is taken out by the others.
+//
+// Lives on one loop, with its store; owned by an agent, which is told of every change.
+#pragma once
+
+#include "muster/base/clock.h"
+#include "muster/base/error.h"
+#include "muster/base/loop.h"
+#include "muster/base/task.h"
+#include "muster/rpc/worker_info.h"
+#include "muster/store/store.h"
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace muster::rpc {
+
+// A worker as the others reach it.
+struct Member {
+  WorkerInfo info;
+  // Tells a worker from one of the same name that was here before; never used again.
+  std::uint64_t incarnation = 0;
+  std::string address;  // "host:port", an IPv6 host in brackets
+  // Where it can be met by processes of the same machine; empty when that is not offered.
+  std::string local_address;
+
+  friend bool operator==(const Member&, const Member&) = default;
+};
+
+struct GroupOptions {
+  // Dynamic groups: how often a lease is renewed, and after how long without a renewal, by the
+  // observer's own clock, the worker counts as dead.
+  Duration renew_interval = std::chrono::seconds(1);
+  Duration lease = std::chrono::seconds(5);
+};
+
+class GroupEvents {
+ public:
+  virtual ~GroupEvents() = default;
+  // All members as they are now, by id, this worker included. Told before `join` ends, and after
+  // every change.
+  virtual void on_members(const std::vector<Member>& members) = 0;
+};
+
+class Group {
+ public:
+  Group() = default;
+  Group(const Group&) = delete;
+  Group& operator=(const Group&) = delete;
+  virtual ~Group() = default;
+
+  virtual bool is_static() const = 0;
+
+  // A fresh look for the member of that name, for one whose connection broke: it may have been
+  // started again somewhere else. Invalid if there is none.
+  virtual Task<Result<Member>> look_up(std::string name) = 0;
+
+  // Its connection broke. In a dynamic group its lease is looked at; a member that does not renew
+  // it any more is taken out.
+  virtual void suspect(const Member& member) = 0;
+
+  // Takes this worker out of a dynamic group; nothing to do in a static one.
+  virtual Task<Result<>> leave(TimePoint deadline) = 0;
+};
+
+// Joins the group under `store` (the agent gives a view of its own: see PrefixStore).
+// With a `world_size`: static. Ends when all have come, or at the deadline with an error that lists
+// the missing ranks. Invalid: the name is not unique, or the group is of the other kind.
+// Without: dynamic. Ends when every member that is alive knows this worker.
+// Requires: loop, store and events outlive the group.
+Task<Result<std::unique_ptr<Group>>> join_static_group(Loop& loop, store::Store& store, Member self,
+                                                       std::int64_t world_size, GroupEvents& events,
+                                                       TimePoint deadline);
+Task<Result<std::unique_ptr<Group>>> join_dynamic_group(Loop& loop, store::Store& store,
+                                                        Member self, GroupOptions options,
+                                                        GroupEvents& events, TimePoint deadline);
+
+}  // namespace muster::rpc
