@@ -35,7 +35,9 @@ class FdWatch {
   FdWatch(const FdWatch&) = delete;
   FdWatch& operator=(const FdWatch&) = delete;
 
-  // EPOLLIN, EPOLLOUT or both; errors and hang-ups are always told while anything is wanted.
+  // EPOLLIN, EPOLLOUT or both; errors and hang-ups are always told while anything is wanted. This
+  // one function may be called from another thread, if its owner sees to it that no two calls
+  // overlap and that the watch is still there.
   void want(std::uint32_t events);
 
  private:

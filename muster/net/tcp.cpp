@@ -99,9 +99,7 @@ class TcpStream final : public Stream {
   TcpStream(EpollLoop& loop, Fd fd, std::string peer)
       : fd_(std::move(fd)),
         watch_(loop, fd_.get(), [this](std::uint32_t bits) { ready(bits); }),
-        peer_(std::move(peer)) {
-    set_options(fd_.get());
-  }
+        peer_(std::move(peer)) {}
 
   void set_patience(Duration patience) override {
     const auto milliseconds = std::chrono::duration_cast<std::chrono::milliseconds>(patience);
@@ -197,7 +195,7 @@ class Connected {
   Ready ready_;
 };
 
-Task<Result<std::unique_ptr<Stream>>> connect_to(EpollLoop& loop, Address address) {
+Task<Result<Fd>> connect_to(EpollLoop& loop, Address address) {
   Fd fd(::socket(address.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd.is_open()) co_return fail(ErrorKind::Unavailable, describe_errno(errno));
   int error = 0;
@@ -210,9 +208,8 @@ Task<Result<std::unique_ptr<Stream>>> connect_to(EpollLoop& loop, Address addres
     ::getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &size);
   }
   if (error != 0) co_return fail(ErrorKind::Unavailable, describe_errno(error));
-  std::unique_ptr<Stream> stream =
-      std::make_unique<TcpStream>(loop, std::move(fd), describe(address));
-  co_return stream;
+  set_options(fd.get());
+  co_return fd;
 }
 
 Task<Result<std::vector<Address>>> resolve(EpollLoop& loop, Endpoint endpoint) {
@@ -253,7 +250,7 @@ Task<Result<std::vector<Address>>> resolve(EpollLoop& loop, Endpoint endpoint) {
   co_return co_await found;
 }
 
-using AcceptFunction = std::function<void(std::unique_ptr<Stream>)>;
+using AcceptFunction = std::function<void(Fd)>;
 
 class TcpListener final : public Listener {
  public:
@@ -331,8 +328,8 @@ class TcpListener final : public Listener {
         return;
       }
       exhausted_ = false;
-      std::string peer = peer_of(fd.get());
-      (*accepted)(std::make_unique<TcpStream>(loop_, std::move(fd), std::move(peer)));
+      set_options(fd.get());
+      (*accepted)(std::move(fd));
       if (accepted.use_count() == 1) return;  // the call destroyed the listener
     }
   }
@@ -384,26 +381,26 @@ int bind_each(TcpListener& listener, std::vector<Address>& addresses) {
 
 }  // namespace
 
-Task<Result<std::unique_ptr<Stream>>> TcpTransport::connect(Endpoint endpoint) {
+Task<Result<Fd>> connect_socket(EpollLoop& loop, Endpoint endpoint) {
   if (endpoint.host.empty()) endpoint.host = "localhost";
-  auto addresses = co_await resolve(loop_, endpoint);
+  auto addresses = co_await resolve(loop, endpoint);
   if (!addresses) co_return fail(addresses.error());
   std::string reason = "it has no address";
   for (const Address& address : *addresses) {
-    auto stream = co_await connect_to(loop_, address);
-    if (stream) co_return stream;
-    reason = stream.error().message;
+    auto socket = co_await connect_to(loop, address);
+    if (socket) co_return socket;
+    reason = socket.error().message;
   }
   co_return fail(ErrorKind::Unavailable,
                  fmt::format("cannot connect to {}: {}", net::describe(endpoint), reason));
 }
 
-Result<std::unique_ptr<Listener>> TcpTransport::listen(
-    const Endpoint& endpoint, std::function<void(std::unique_ptr<Stream>)> accepted) {
+Result<std::unique_ptr<Listener>> listen_for_sockets(EpollLoop& loop, const Endpoint& endpoint,
+                                                     std::function<void(Fd)> accepted) {
   int error = 0;
   // With port 0, the port that the system chose for the first address may be taken on the second.
   for (int attempt = 0; attempt < kFreePortAttemptsMax; ++attempt) {
-    auto listener = std::make_unique<TcpListener>(loop_, accepted);
+    auto listener = std::make_unique<TcpListener>(loop, accepted);
     if (endpoint.host.empty()) {
       error = bind_every_address(*listener, endpoint.port);
     } else {
@@ -418,6 +415,24 @@ Result<std::unique_ptr<Listener>> TcpTransport::listen(
       endpoint.host.empty() ? fmt::format("port {}", endpoint.port) : net::describe(endpoint);
   return fail(ErrorKind::Unavailable,
               fmt::format("cannot listen on {}: {}", place, describe_errno(error)));
+}
+
+Task<Result<std::unique_ptr<Stream>>> TcpTransport::connect(Endpoint endpoint) {
+  auto socket = co_await connect_socket(loop_, std::move(endpoint));
+  if (!socket) co_return fail(socket.error());
+  std::string peer = peer_of(socket->get());
+  std::unique_ptr<Stream> stream =
+      std::make_unique<TcpStream>(loop_, std::move(*socket), std::move(peer));
+  co_return stream;
+}
+
+Result<std::unique_ptr<Listener>> TcpTransport::listen(
+    const Endpoint& endpoint, std::function<void(std::unique_ptr<Stream>)> accepted) {
+  return listen_for_sockets(
+      loop_, endpoint, [&loop = loop_, accepted = std::move(accepted)](Fd socket) {
+        std::string peer = peer_of(socket.get());
+        accepted(std::make_unique<TcpStream>(loop, std::move(socket), std::move(peer)));
+      });
 }
 
 void raise_descriptor_limit() {

@@ -1,6 +1,9 @@
 // TcpTransport: streams over TCP on an EpollLoop, IPv4 and IPv6.
 #pragma once
 
+#include "muster/base/error.h"
+#include "muster/base/fd.h"
+#include "muster/base/task.h"
 #include "muster/net/epoll_loop.h"
 #include "muster/net/transport.h"
 
@@ -22,6 +25,13 @@ class TcpTransport final : public Transport {
  private:
   EpollLoop& loop_;
 };
+
+// For those who read and write by themselves: sockets that are connected, non-blocking and send
+// small messages at once. As `connect` and `listen` above in everything else; what `accepted` does
+// may destroy the listener.
+Task<Result<Fd>> connect_socket(EpollLoop& loop, Endpoint endpoint);
+Result<std::unique_ptr<Listener>> listen_for_sockets(EpollLoop& loop, const Endpoint& endpoint,
+                                                     std::function<void(Fd socket)> accepted);
 
 // Lets this process open as many descriptors as the system allows it. Servers call it once.
 void raise_descriptor_limit();

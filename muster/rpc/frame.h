@@ -54,6 +54,8 @@ class FrameReader {
   // So many bytes were read to the front of `room`.
   Result<> filled(std::size_t bytes, std::vector<Message>& out);
 
+  // From the next frame on.
+  void set_limits(FrameLimits limits) { limits_ = limits; }
   // Between two frames: the connection may end here.
   bool is_idle() const { return stage_ == Stage::Head && head_bytes_ == 0; }
 

@@ -6,12 +6,9 @@
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <deque>
-#include <fcntl.h>
-#include <mutex>
+#include <span>
 #include <sys/epoll.h>
-#include <sys/socket.h>
 #include <sys/uio.h>
 #include <utility>
 #include <vector>
@@ -39,62 +36,40 @@ std::span<std::byte> scratch() {
 
 }  // namespace
 
-// Guarded by the mutex, but for `link`, which belongs to the loop's thread.
 struct Link::Output {
-  Output(Fd of, LinkOptions with) : socket(std::move(of)), options(std::move(with)) {}
-
-  // Writes as much as the socket takes. False if the connection is broken.
-  bool flush();
-  void drop_written(std::size_t bytes);
-
-  const Fd socket;
-  const LinkOptions options;
-  std::mutex mutex;
+  std::mutex mutex;  // guards what follows
+  // Whoever writes looks at the first of them without the lock, so only it removes any.
   std::deque<Outgoing> queue;
   std::size_t front_sent_bytes = 0;  // of the first in the queue
   std::size_t queued_bytes = 0;
-  std::uint64_t sent_bytes = 0;
-  bool wants_loop = false;  // the loop has been asked to write the rest, or to look at the failure
-  std::string failure;      // why nothing can be sent any more
+  bool is_writing = false;
+  bool is_corked = false;  // whoever reads answers several at once, and writes them together
+  std::string failure;     // why nothing can be sent any more
 
-  Link* link = nullptr;  // nothing once it is gone
+  std::size_t collect(std::array<iovec, kPiecesMax>& pieces) const;
+  void drop_written(std::size_t bytes);
 };
 
-bool Link::Output::flush() {
-  while (!queue.empty()) {
-    std::array<iovec, kPiecesMax> pieces{};
-    std::size_t count = 0;
-    std::size_t skip = front_sent_bytes;
-    const auto add = [&](const void* data, std::size_t size) {
-      const std::size_t skipped = std::min(skip, size);
-      skip -= skipped;
-      if (size == skipped || count == kPiecesMax) return;
-      // The kernel does not write to it.
-      auto* begin = const_cast<std::byte*>(static_cast<const std::byte*>(data)) + skipped;
-      pieces[count++] = {begin, size - skipped};
-    };
-    for (const Outgoing& one : queue) {
-      if (count == kPiecesMax) break;
-      add(one.head.data(), one.head.size());
-      for (const Buffer& buffer : one.buffers) add(buffer.data(), buffer.size());
-    }
-    msghdr message{};
-    message.msg_iov = pieces.data();
-    message.msg_iovlen = count;
-    const ssize_t sent = ::sendmsg(socket.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (sent < 0 && errno == EINTR) continue;
-    if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return true;
-    if (sent < 0) {
-      failure = describe_errno(errno);
-      return false;
-    }
-    drop_written(static_cast<std::size_t>(sent));
+std::size_t Link::Output::collect(std::array<iovec, kPiecesMax>& pieces) const {
+  std::size_t count = 0;
+  std::size_t skip = front_sent_bytes;
+  const auto add = [&](const void* data, std::size_t size) {
+    const std::size_t skipped = std::min(skip, size);
+    skip -= skipped;
+    if (size == skipped || count == kPiecesMax) return;
+    // Nobody writes to it.
+    auto* begin = const_cast<std::byte*>(static_cast<const std::byte*>(data)) + skipped;
+    pieces[count++] = {begin, size - skipped};
+  };
+  for (const Outgoing& one : queue) {
+    if (count == kPiecesMax) break;
+    add(one.head.data(), one.head.size());
+    for (const Buffer& buffer : one.buffers) add(buffer.data(), buffer.size());
   }
-  return true;
+  return count;
 }
 
 void Link::Output::drop_written(std::size_t bytes) {
-  sent_bytes += bytes;
   queued_bytes -= bytes;
   front_sent_bytes += bytes;
   while (!queue.empty() && front_sent_bytes >= queue.front().bytes) {
@@ -103,145 +78,254 @@ void Link::Output::drop_written(std::size_t bytes) {
   }
 }
 
-Link::Link(net::EpollLoop& loop, Fd socket, LinkOptions options, LinkEvents& events)
+std::shared_ptr<Link> Link::open(net::EpollLoop& loop, std::unique_ptr<Stream> stream,
+                                 LinkOptions options, LinkEvents& events) {
+  auto link = std::make_shared<Link>(loop, std::move(stream), std::move(options), events);
+  link->watch_.emplace(loop, link->stream_->fd(), [raw = link.get()](std::uint32_t) {
+    const auto alive = raw->shared_from_this();
+    alive->ready();
+  });
+  {
+    const std::lock_guard lock(link->watching_);
+    link->update_watch();
+  }
+  if (!link->stream_->ask_for_bytes()) {
+    loop.post([link] { link->ready(); });
+  }
+  return link;
+}
+
+Link::Link(net::EpollLoop& loop, std::unique_ptr<Stream> stream, LinkOptions options,
+           LinkEvents& events)
     : loop_(loop),
       events_(events),
-      output_(std::make_shared<Output>(std::move(socket), std::move(options))),
-      watch_(loop, output_->socket.get(), [this](std::uint32_t bits) { ready(bits); }),
-      reader_(output_->options.limits) {
-  const int flags = ::fcntl(output_->socket.get(), F_GETFL);
-  ::fcntl(output_->socket.get(), F_SETFL, flags | O_NONBLOCK);
-  output_->link = this;
-  watch_.want(EPOLLIN);
-}
+      options_(std::move(options)),
+      stream_(std::move(stream)),
+      output_(std::make_unique<Output>()),
+      reader_(options_.limits) {}
 
-Link::~Link() {
-  if (destroyed_ != nullptr) *destroyed_ = true;
-  output_->link = nullptr;
-  const std::lock_guard lock(output_->mutex);
-  if (output_->failure.empty()) output_->failure = "the connection was closed";
-  // Those who still hold the rest of it must not keep the connection open.
-  ::shutdown(output_->socket.get(), SHUT_RDWR);
-}
+// The watch belongs to the loop's thread, which need not be this one.
+Link::~Link() { MUSTER_ASSERT(!watch_); }
 
-const std::string& Link::peer() const { return output_->options.peer; }
+void Link::close() {
+  is_closed_ = true;
+  {
+    const std::lock_guard lock(watching_);
+    watch_.reset();
+  }
+  {
+    const std::lock_guard lock(output_->mutex);
+    if (output_->failure.empty()) output_->failure = "the connection was closed";
+  }
+  stream_->close();
+  // Until whoever reads has seen it.
+  const std::lock_guard lock(reading_);
+}
 
 std::size_t Link::queued_bytes() const {
   const std::lock_guard lock(output_->mutex);
   return output_->queued_bytes;
 }
 
-std::uint64_t Link::sent_bytes() const {
-  const std::lock_guard lock(output_->mutex);
-  return output_->sent_bytes;
-}
-
 Result<> Link::send(Message message) {
-  Output& output = *output_;
-  if (auto fits = check_frame(message, output.options.limits); !fits) return fits;
+  if (auto fits = check_frame(message, options_.limits); !fits) return fits;
   Outgoing outgoing;
   outgoing.head = encode_head(message);
   outgoing.buffers = std::move(message.buffers);
   outgoing.bytes = outgoing.head.size();
   for (const Buffer& buffer : outgoing.buffers) outgoing.bytes += buffer.size();
 
-  const std::lock_guard lock(output.mutex);
-  if (!output.failure.empty()) {
+  std::unique_lock lock(output_->mutex);
+  if (!output_->failure.empty()) {
     return fail(ErrorKind::Unavailable,
-                fmt::format("the connection to {} is lost: {}", peer(), output.failure));
+                fmt::format("the connection to {} is lost: {}", peer(), output_->failure));
   }
-  if (output.queued_bytes > output.options.queue_bytes_max) {
+  if (output_->queued_bytes > options_.queue_bytes_max) {
     return fail(ErrorKind::Unavailable,
                 fmt::format("{} does not read what it is sent: {} bytes wait already", peer(),
-                            output.queued_bytes));
+                            output_->queued_bytes));
   }
-  const bool is_first = output.queue.empty();
-  output.queued_bytes += outgoing.bytes;
-  output.queue.push_back(std::move(outgoing));
+  const bool is_first = output_->queue.empty();
+  output_->queued_bytes += outgoing.bytes;
+  output_->queue.push_back(std::move(outgoing));
   // Behind others, whoever writes those writes this one, too.
-  if (!is_first) return {};
-  const bool works = output.flush();
-  if (works && output.queue.empty()) return {};
-  if (!std::exchange(output.wants_loop, true)) {
-    loop_.post([shared = output_] {
-      if (shared->link != nullptr) shared->link->write_some();
-    });
-  }
+  if (is_first && !output_->is_corked) flush(lock);
   // That it broke is told to all calls of this connection alike, from the loop.
   return {};
 }
 
-void Link::ready(std::uint32_t events) {
-  bool gone = false;
-  destroyed_ = &gone;
-  if ((events & EPOLLOUT) != 0) {
-    write_some();
-    if (gone) return;
-  }
-  if ((events & ~static_cast<std::uint32_t>(EPOLLOUT)) != 0 && !lost_) {
-    for (int reads = 0; reads < kReadsPerTurnMax; ++reads) {
-      const bool more = read_some();
-      if (gone) return;
-      if (!more) break;
+void Link::flush(std::unique_lock<std::mutex>& lock) {
+  Output& output = *output_;
+  if (output.is_writing) return;
+  output.is_writing = true;
+  bool waits_for_room = false;
+  while (!output.queue.empty() && output.failure.empty() && !waits_for_room) {
+    std::array<iovec, kPiecesMax> pieces{};
+    const std::size_t count = output.collect(pieces);
+    lock.unlock();
+    const Result<std::size_t> written = stream_->write(std::span(pieces).first(count));
+    waits_for_room = written && *written == 0 && stream_->ask_for_room();
+    lock.lock();
+    if (!written) {
+      if (output.failure.empty()) output.failure = written.error().message;
+    } else {
+      sent_bytes_.fetch_add(*written, std::memory_order_relaxed);
+      output.drop_written(*written);
     }
   }
-  destroyed_ = nullptr;
+  output.is_writing = false;
+  if (!output.failure.empty()) {
+    output.queue.clear();
+    output.queued_bytes = 0;
+    const std::string reason = output.failure;
+    has_output_ = false;
+    lock.unlock();
+    lose(reason);
+    lock.lock();
+    return;
+  }
+  has_output_ = !output.queue.empty();
+  want_room(has_output_);
 }
 
-bool Link::read_some() {
-  const bool* const gone = destroyed_;
+void Link::write_some() {
+  std::unique_lock lock(output_->mutex);
+  flush(lock);
+}
+
+void Link::ready() {
+  stream_->woken();
+  if (is_closed_ || is_lost_) return;
+  if (has_output_) write_some();
+  const std::unique_lock lock(reading_, std::try_to_lock);
+  if (!lock) return;  // whoever reads looks again before it leaves
+  const Progress progress = read_turn();
+  if (progress == Progress::Lost) return;
+  look_again_if_needed(progress == Progress::Full);
+}
+
+void Link::look_again_if_needed(bool has_more) {
+  // A socket tells as long as there is something; the others have to be asked for each signal.
+  if (stream_->room_events() != EPOLLIN) return;
+  if (has_more || !stream_->ask_for_bytes()) {
+    loop_.post([self = shared_from_this()] { self->ready(); });
+  }
+}
+
+bool Link::poll() {
+  if (is_closed_ || is_lost_) return false;
+  if (has_output_) write_some();
+  const std::unique_lock lock(reading_, std::try_to_lock);
+  return lock && read_turn() != Progress::Nothing;
+}
+
+bool Link::read_while(const std::function<bool()>& go_on) {
+  const std::unique_lock lock(reading_, std::try_to_lock);
+  if (!lock || is_closed_ || is_lost_) return false;
+  want_bytes(false);
+  stream_->forget_request();
+  Progress progress = Progress::Nothing;
+  while (!is_closed_ && progress != Progress::Lost && go_on()) {
+    progress = read_some();
+    if (has_output_) write_some();
+  }
+  if (is_closed_ || progress == Progress::Lost) return true;
+  want_bytes(true);
+  look_again_if_needed(false);
+  return true;
+}
+
+Link::Progress Link::read_turn() {
+  Progress overall = Progress::Nothing;
+  for (int reads = 0; reads < kReadsPerTurnMax; ++reads) {
+    const Progress progress = read_some();
+    if (progress == Progress::Lost || is_closed_) return Progress::Lost;
+    if (progress == Progress::Nothing) break;
+    overall = progress;
+    if (progress == Progress::Some) break;
+  }
+  return overall;
+}
+
+Link::Progress Link::read_some() {
   std::span<std::byte> room = reader_.room();
   const bool directly = !room.empty();
   if (directly) room = room.first(std::min(room.size(), kDirectReadBytesMax));
   const std::span<std::byte> into = directly ? room : scratch();
-  const ssize_t got = ::recv(output_->socket.get(), into.data(), into.size(), MSG_DONTWAIT);
-  if (got < 0 && errno == EINTR) return true;
-  if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return false;
-  if (got <= 0) {
-    std::string reason = got < 0             ? describe_errno(errno)
-                         : reader_.is_idle() ? "it closed the connection"
-                                             : "it closed the connection within a message";
-    lose(std::move(reason));
-    return false;
+  const Result<std::size_t> got = stream_->read(into);
+  if (!got) {
+    const bool within = got.error().kind == ErrorKind::Closed && !reader_.is_idle();
+    lose(within ? got.error().message + " within a message" : got.error().message);
+    return Progress::Lost;
   }
-  const auto bytes = static_cast<std::size_t>(got);
-  received_bytes_ += bytes;
+  if (*got == 0) return Progress::Nothing;
+  received_bytes_.fetch_add(*got, std::memory_order_relaxed);
   std::vector<Message> messages;
   const Result<> fed =
-      directly ? reader_.filled(bytes, messages) : reader_.feed(into.first(bytes), messages);
+      directly ? reader_.filled(*got, messages) : reader_.feed(into.first(*got), messages);
+  const bool several = messages.size() > 1;
+  if (several) {
+    const std::lock_guard lock(output_->mutex);
+    output_->is_corked = true;
+  }
   for (Message& message : messages) {
+    if (is_closed_) break;
     events_.on_message(*this, std::move(message));
-    if (*gone || lost_) return false;
+  }
+  if (several) {
+    std::unique_lock lock(output_->mutex);
+    output_->is_corked = false;
+    if (!output_->queue.empty()) flush(lock);
   }
   if (!fed) {
     lose(fmt::format("it breaks the protocol: {}", fed.error().message));
-    return false;
+    return Progress::Lost;
   }
-  return bytes == into.size();
+  return *got == into.size() ? Progress::Full : Progress::Some;
 }
 
-void Link::write_some() {
-  if (lost_) return;
-  std::unique_lock lock(output_->mutex);
-  const bool works = output_->failure.empty() && output_->flush();
-  const bool has_more = !output_->queue.empty();
-  output_->wants_loop = has_more;
-  const std::string reason = works ? std::string() : output_->failure;
-  lock.unlock();
-  if (!works) return lose(reason);
-  watch_.want(has_more ? EPOLLIN | EPOLLOUT : EPOLLIN);
+void Link::want_bytes(bool wanted) {
+  const std::lock_guard lock(watching_);
+  wants_bytes_ = wanted;
+  update_watch();
+}
+
+void Link::want_room(bool wanted) {
+  const std::lock_guard lock(watching_);
+  if (wants_room_ == wanted) return;
+  wants_room_ = wanted;
+  update_watch();
+}
+
+void Link::update_watch() {
+  if (!watch_ || is_lost_) return;
+  const std::uint32_t room = stream_->room_events();
+  // A stream that signals only when it is asked to needs no change of what is watched.
+  if (room == EPOLLIN) return watch_->want(EPOLLIN);
+  // EPOLLONESHOT alone: nothing, but cheaper than to leave and to come back.
+  const std::uint32_t bytes = wants_bytes_ ? std::uint32_t{EPOLLIN} : std::uint32_t{EPOLLONESHOT};
+  watch_->want(wants_room_ ? bytes | room : bytes);
 }
 
 void Link::lose(std::string reason) {
-  if (std::exchange(lost_, true)) return;
-  watch_.want(0);
+  if (is_lost_.exchange(true)) return;
   {
-    const std::lock_guard lock(output_->mutex);
+    std::unique_lock lock(output_->mutex);
     output_->failure = reason;
-    output_->queue.clear();
-    output_->queued_bytes = 0;
+    // Otherwise it is up to whoever writes.
+    if (!output_->is_writing) {
+      output_->queue.clear();
+      output_->queued_bytes = 0;
+    }
   }
-  events_.on_lost(*this, std::move(reason));
+  loop_.post([self = shared_from_this(), reason = std::move(reason)]() mutable {
+    if (self->is_closed_) return;
+    {
+      const std::lock_guard lock(self->watching_);
+      if (self->watch_) self->watch_->want(0);
+    }
+    self->events_.on_lost(*self, std::move(reason));
+  });
 }
 
 }  // namespace muster::rpc

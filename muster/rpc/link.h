@@ -1,22 +1,27 @@
 // Link: one connection to another worker, over which messages go both ways.
 //
-// `send` may be called from any thread and never waits: what the socket takes at once is written by
+// `send` may be called from any thread and never waits: what the stream takes at once is written by
 // the calling thread itself, which saves a switch to another one; the rest waits in a bounded queue
-// and is written from the loop. Messages come in on the loop's thread. Large buffers are written
-// from where they lie and read to where they stay.
+// and is written from the loop. While one thread writes, others only put their messages behind.
 //
-// Owned by an agent, lives on its loop: made, told and destroyed there, when nobody is in `send`.
+// Messages come in on the loop's thread, or on a thread that waits for one of them and meanwhile
+// reads by itself (`read_while`): an answer then reaches it without any other thread. Large buffers
+// are written from where they lie and read to where they stay.
 #pragma once
 
 #include "muster/base/error.h"
-#include "muster/base/fd.h"
 #include "muster/net/epoll_loop.h"
 #include "muster/rpc/frame.h"
 #include "muster/rpc/message.h"
+#include "muster/rpc/stream.h"
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <string>
 
 namespace muster::rpc {
@@ -31,51 +36,97 @@ struct LinkOptions {
 
 class Link;
 
-// Told on the loop's thread. May destroy the link.
 class LinkEvents {
  public:
   virtual ~LinkEvents() = default;
+  // Told by the thread that reads, one message after the other; must not wait, nor close the link.
   virtual void on_message(Link& link, Message message) = 0;
-  // The last call: the connection is of no use any more, for this reason.
+  // The last call, on the loop's thread: the connection is of no use any more, for this reason. May
+  // close the link.
   virtual void on_lost(Link& link, std::string reason) = 0;
 };
 
-class Link {
+class Link : public std::enable_shared_from_this<Link> {
  public:
-  // `socket` is connected, of type stream. Requires: `loop` and `events` outlive it.
-  Link(net::EpollLoop& loop, Fd socket, LinkOptions options, LinkEvents& events);
+  // On the loop's thread. Requires: `loop` and `events` are there until `close`.
+  static std::shared_ptr<Link> open(net::EpollLoop& loop, std::unique_ptr<Stream> stream,
+                                    LinkOptions options, LinkEvents& events);
+  // Use `open`.
+  Link(net::EpollLoop& loop, std::unique_ptr<Stream> stream, LinkOptions options,
+       LinkEvents& events);
   ~Link();
   Link(const Link&) = delete;
   Link& operator=(const Link&) = delete;
 
-  // Sends it, after all that was sent before. Invalid if it does not fit into a frame; Unavailable
-  // if too much waits already, or if the connection is lost. What it refers to is kept until it has
-  // been written; borrowed memory must stay until then.
+  // Sends it, after all that was sent before. Any thread. Invalid if it does not fit into a frame;
+  // Unavailable if too much waits already, or if the connection is lost. What it refers to is kept
+  // until it has been written; borrowed memory must stay until then.
   Result<> send(Message message);
 
-  const std::string& peer() const;
+  // Reads, and writes what waits, in the calling thread for as long as `go_on` is true. Returns at
+  // once, false, if another thread does so already, or if the connection is lost.
+  bool read_while(const std::function<bool()>& go_on);
+  // One look whether there is something to read or room to write, for a loop that spins. Loop's
+  // thread. True if there was.
+  bool poll();
+
+  // On the loop's thread, when it is not in `on_message`. Nobody is told anything after it.
+  void close();
+
+  // What the other side may send from now on. For `on_message`.
+  void set_limits(FrameLimits limits) { reader_.set_limits(limits); }
+
+  const std::string& peer() const { return options_.peer; }
+  std::string_view kind() const { return stream_->kind(); }
   // Not written yet.
   std::size_t queued_bytes() const;
-  std::uint64_t sent_bytes() const;
-  std::uint64_t received_bytes() const { return received_bytes_; }
+  std::uint64_t sent_bytes() const { return sent_bytes_.load(std::memory_order_relaxed); }
+  std::uint64_t received_bytes() const { return received_bytes_.load(std::memory_order_relaxed); }
 
  private:
-  struct Output;  // what threads share
+  struct Output;
 
-  void ready(std::uint32_t events);
-  // False once the link is gone.
-  bool read_some();
+  void ready();
+  // What one look at the stream came to.
+  enum class Progress {
+    Nothing,
+    Some,  // and probably all that was there
+    Full,  // there is probably more
+    Lost,
+  };
+  // Requires: the lock for reading.
+  Progress read_some();
+  // A few times while there is more. The last progress, but Some if there was any before.
+  Progress read_turn();
+  void look_again_if_needed(bool has_more);
   void write_some();
+  // Writes what waits; requires the lock, which it releases meanwhile. What is left is written when
+  // there is room.
+  void flush(std::unique_lock<std::mutex>& lock);
   void lose(std::string reason);
+  // Whether the loop is to look when there is something to read, or room.
+  void want_bytes(bool wanted);
+  void want_room(bool wanted);
+  void update_watch();
 
   net::EpollLoop& loop_;
   LinkEvents& events_;
-  std::shared_ptr<Output> output_;
-  net::FdWatch watch_;
+  const LinkOptions options_;
+  const std::unique_ptr<Stream> stream_;
+  const std::unique_ptr<Output> output_;
+
+  std::mutex reading_;  // held by the thread that reads
   FrameReader reader_;
-  std::uint64_t received_bytes_ = 0;
-  bool lost_ = false;
-  bool* destroyed_ = nullptr;  // set when a call of ours destroys us
+  std::atomic<std::uint64_t> received_bytes_ = 0;
+  std::atomic<std::uint64_t> sent_bytes_ = 0;
+  std::atomic<bool> has_output_ = false;
+  std::atomic<bool> is_lost_ = false;
+  std::atomic<bool> is_closed_ = false;
+
+  std::mutex watching_;  // guards what follows
+  std::optional<net::FdWatch> watch_;
+  bool wants_bytes_ = true;
+  bool wants_room_ = false;
 };
 
 }  // namespace muster::rpc

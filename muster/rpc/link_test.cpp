@@ -5,6 +5,7 @@
 #include <array>
 #include <atomic>
 #include <functional>
+#include <future>
 #include <optional>
 #include <sys/socket.h>
 #include <thread>
@@ -21,7 +22,11 @@ class End final : public LinkEvents {
  public:
   End(net::EpollLoop& loop, Fd socket, LinkOptions options) {
     options.peer = "worker1";
-    link.emplace(loop, std::move(socket), std::move(options), *this);
+    link = Link::open(loop, std::make_unique<SocketStream>(std::move(socket)), std::move(options),
+                      *this);
+  }
+  ~End() override {
+    if (link) link->close();
   }
   void on_message(Link& from, Message message) override {
     messages.push_back(std::move(message));
@@ -29,7 +34,7 @@ class End final : public LinkEvents {
   }
   void on_lost(Link&, std::string reason) override { lost = std::move(reason); }
 
-  std::optional<Link> link;
+  std::shared_ptr<Link> link;
   std::vector<Message> messages;
   std::optional<std::string> lost;
   std::function<void(Link&)> heard;
@@ -201,13 +206,79 @@ TEST_F(LinkTest, TellsOfABrokenConnectionThatOnlyAWriteNotices) {
   ASSERT_TRUE(run_until([&] { return left->lost.has_value(); }));
 }
 
-TEST_F(LinkTest, MayBeDestroyedByWhatItBrings) {
+TEST_F(LinkTest, TellsNothingOnceItIsClosed) {
   connect();
-  right->heard = [&](Link&) { right->link.reset(); };
+  right->heard = [&](Link& link) { loop.post([&link] { link.close(); }); };
   for (int count = 0; count < 10; ++count) ASSERT_TRUE(left->link->send(request(count, "x")));
   ASSERT_TRUE(run_until([&] { return left->lost.has_value(); }));
-  EXPECT_EQ(right->messages.size(), 1U);
-  EXPECT_FALSE(right->lost) << "whoever destroys it knows";
+  EXPECT_FALSE(right->lost) << "whoever closes it knows";
+  const auto sent = right->link->send(request(1, "x"));
+  ASSERT_FALSE(sent);
+  EXPECT_NE(sent.error().message.find("the connection was closed"), std::string::npos);
+}
+
+// The other side in a thread and on a loop of its own, which answers whatever comes.
+class Echo {
+ public:
+  Echo(Fd socket, LinkOptions options) {
+    std::atomic<bool> started = false;
+    thread_ = std::thread([&, taken = std::move(socket)]() mutable {
+      End end(loop_, std::move(taken), std::move(options));
+      end.heard = [&end](Link& link) {
+        Message answer = std::move(end.messages.back());
+        end.messages.pop_back();
+        answer.type = MessageType::ScriptRet;
+        EXPECT_TRUE(link.send(std::move(answer)));
+      };
+      started = true;
+      started.notify_one();
+      loop_.run();
+    });
+    started.wait(false);
+  }
+  ~Echo() {
+    loop_.stop();
+    thread_.join();
+  }
+
+ private:
+  net::EpollLoop loop_;
+  std::thread thread_;
+};
+
+TEST_F(LinkTest, LetsTheThreadThatWaitsReadByItself) {
+  Echo echo(std::move(far_), {});
+  left.emplace(loop, std::move(near_), LinkOptions());
+  std::thread caller([&] {
+    const TimePoint deadline = SystemClock().now() + 60s;
+    for (std::int64_t id = 0; id < 500; ++id) {
+      const std::size_t before = left->messages.size();
+      const std::size_t bytes = id % 100 == 0 ? std::size_t{4} << 20U : 0;
+      ASSERT_TRUE(left->link->send(request(id, "ping", bytes)));
+      ASSERT_TRUE(left->link->read_while(
+          [&] { return left->messages.size() == before && SystemClock().now() < deadline; }));
+      ASSERT_EQ(left->messages.size(), before + 1);
+      ASSERT_EQ(left->messages.back().id, id);
+    }
+  });
+  caller.join();  // the loop of this side has not run at all
+  // What comes when nobody waits is read by the loop, as before.
+  ASSERT_TRUE(left->link->send(request(1000, "ping")));
+  EXPECT_TRUE(run_until([&] { return left->messages.size() == 501; }));
+}
+
+TEST_F(LinkTest, LetsOneThreadReadAtATime) {
+  Echo echo(std::move(far_), {});
+  left.emplace(loop, std::move(near_), LinkOptions());
+  int looks = 0;
+  EXPECT_TRUE(left->link->read_while([&] {
+    EXPECT_FALSE(std::async(std::launch::async, [&] {
+                   return left->link->read_while([] { return true; });
+                 }).get());
+    return ++looks < 2;
+  }));
+  left->link->close();
+  EXPECT_FALSE(left->link->read_while([] { return true; }));
 }
 
 TEST_F(LinkTest, AnswersFromWithinItsEvent) {

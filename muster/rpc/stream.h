@@ -38,6 +38,8 @@ class Stream {
   // False if there is something already.
   virtual bool ask_for_bytes() { return true; }
   virtual bool ask_for_room() { return true; }
+  // Nobody sleeps for bytes any more: no signal is needed.
+  virtual void forget_request() {}
   // `fd` was ready: takes the signal back.
   virtual void woken() {}
 
