@@ -127,6 +127,39 @@ void EpollLoop::run_in_background(std::function<void()> work) {
   });
 }
 
+int EpollLoop::wait_for_events(epoll_event* events, int timeout) {
+  if (!look_ || timeout == 0) return ::epoll_wait(epoll_.get(), events, kEventsMax, timeout);
+  const TimePoint started = clock_.now();
+  const Duration budget = spin_.at(started);
+  int count = 0;
+  // A timer that is due is not to wait until the look is over.
+  const bool may_look = budget > Duration::zero() && (timeout < 0 || timeout > 1);
+  if (may_look && look_for(budget, events, count)) {
+    spin_.came(clock_.now() - started, true);
+    return count;
+  }
+  count = ::epoll_wait(epoll_.get(), events, kEventsMax, timeout);
+  if (count > 0) spin_.came(clock_.now() - started, false);
+  return count;
+}
+
+bool EpollLoop::look_for(Duration budget, epoll_event* events, int& count) {
+  const TimePoint started = clock_.now();
+  TimePoint now = started;
+  while (now - started < budget) {
+    const bool found = look_();
+    count = ::epoll_wait(epoll_.get(), events, kEventsMax, 0);
+    if (count < 0) count = 0;
+    if (found || count > 0) return true;
+    const TimePoint before = std::exchange(now, clock_.now());
+    if (now - before > SpinBudget::kPreempted) {
+      spin_.preempted(now);
+      break;
+    }
+  }
+  return false;
+}
+
 void EpollLoop::turn() {
   int timeout = -1;
   if (has_ready()) {
@@ -135,7 +168,7 @@ void EpollLoop::turn() {
     timeout = milliseconds_until(*next, clock_.now());
   }
   epoll_event events[kEventsMax];
-  const int count = ::epoll_wait(epoll_.get(), events, kEventsMax, timeout);
+  const int count = wait_for_events(events, timeout);
   MUSTER_ASSERT(count >= 0 || errno == EINTR);
   // Perhaps this process was stopped for long: what has come meanwhile goes before what is due.
   if (count < 0) return;

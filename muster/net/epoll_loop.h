@@ -9,6 +9,7 @@
 #include "muster/base/error.h"
 #include "muster/base/fd.h"
 #include "muster/base/loop.h"
+#include "muster/base/spin.h"
 #include "muster/base/task.h"
 
 #include <atomic>
@@ -18,6 +19,8 @@
 #include <mutex>
 #include <thread>
 #include <vector>
+
+struct epoll_event;
 
 namespace muster::net {
 
@@ -73,6 +76,11 @@ class EpollLoop final : public Loop {
   }
   void block_on(Task<void> task);
 
+  // From now on the loop looks for a while before it sleeps, as a SpinBudget decides. `look` is
+  // called again and again meanwhile, for what epoll does not know of, and says whether it did
+  // anything.
+  void look_before_sleep(std::function<bool()> look) { look_ = std::move(look); }
+
   // Runs `work` on a thread of its own, for the few calls that can only block (name resolution).
   // The loop joins the thread when it is destroyed, so `work` must end by itself.
   void run_in_background(std::function<void()> work);
@@ -87,6 +95,10 @@ class EpollLoop final : public Loop {
 
   // One round of timers, coroutines, posted work and descriptors; sleeps if there is nothing to do.
   void turn();
+  // Looks, then sleeps until `timeout`. As epoll_wait.
+  int wait_for_events(epoll_event* events, int timeout);
+  // As epoll_wait without a timeout, again and again; true if there was something for `look_`.
+  bool look_for(Duration budget, epoll_event* events, int& count);
   void wake();
   void run_posted();
 
@@ -99,6 +111,8 @@ class EpollLoop final : public Loop {
   std::vector<std::pair<FdWatch*, std::uint32_t>> pending_;
   FdWatch* calling_ =
       nullptr;  // whose function runs now; nothing once that function has destroyed its watch
+  std::function<bool()> look_;
+  SpinBudget spin_;
   std::mutex posted_mutex_;
   std::vector<std::function<void()>> posted_;  // guarded by posted_mutex_
   std::atomic<bool> stopping_ = false;

@@ -125,6 +125,14 @@ std::optional<std::uint64_t> CallTable::abandon(CallId id) {
   return token;
 }
 
+bool CallTable::is_wanted(CallId id) {
+  const std::size_t index = find(id);
+  if (index == slots_.size()) return false;
+  if (slots_[index].state == State::Live) return true;
+  erase(index);
+  return false;
+}
+
 std::vector<EndedCall> CallTable::clear() {
   std::vector<EndedCall> ended;
   ended.reserve(live_count_);

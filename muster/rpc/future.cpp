@@ -3,7 +3,11 @@
 #include "muster/base/log.h"
 #include "muster/rpc/functions.h"
 
+#include <fmt/format.h>
+
 #include <chrono>
+#include <cstdint>
+#include <mutex>
 
 namespace muster::rpc {
 
@@ -13,7 +17,24 @@ CallException::CallException(CallError error)
 namespace internal {
 
 void complain(const CallError& error) {
-  log::warn("rpc", "a call failed and nobody asked for its outcome: {}", render(error));
+  // When a worker is lost there may be thousands of them.
+  constexpr Duration kInterval = std::chrono::seconds(1);
+  static std::mutex mutex;
+  static TimePoint last;  // both guarded by the mutex
+  static std::uint64_t silent_count = 0;
+  const TimePoint now = SystemClock().now();
+  std::uint64_t others = 0;
+  {
+    const std::lock_guard lock(mutex);
+    if (last != TimePoint() && now - last < kInterval) {
+      ++silent_count;
+      return;
+    }
+    last = now;
+    others = std::exchange(silent_count, 0);
+  }
+  const std::string more = others > 0 ? fmt::format(" (and {} more before it)", others) : "";
+  log::warn("rpc", "a call failed and nobody asked for its outcome{}: {}", more, render(error));
 }
 
 bool wait_until(std::condition_variable& condition, std::unique_lock<std::mutex>& lock,

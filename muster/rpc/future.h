@@ -13,6 +13,7 @@
 #include "muster/rpc/call_error.h"
 #include "muster/rpc/pool.h"
 
+#include <atomic>
 #include <condition_variable>
 #include <exception>
 #include <functional>
@@ -48,28 +49,49 @@ bool wait_until(std::condition_variable& condition, std::unique_lock<std::mutex>
                 TimePoint deadline, const std::function<bool()>& holds);
 CallError error_of_exception(std::exception_ptr thrown);
 
+// Can bring about what a thread waits for, or at least try, in that thread.
+class Helper {
+ public:
+  virtual ~Helper() = default;
+  // Returns when `done` is true, or when it is better to sleep.
+  virtual void help(const std::function<bool()>& done) = 0;
+  // The thread had to sleep after all; it waited that long.
+  virtual void slept(Duration total) = 0;
+};
+
 template <typename T>
 struct FutureState {
   std::mutex mutex;
+  std::atomic<bool> is_set = false;  // the outcome is there
+  std::weak_ptr<Helper> helper;      // never changed once others have the future
   std::condition_variable condition;
   std::optional<CallResult<T>> outcome;  // never changed once it is set
   std::vector<std::function<void(const CallResult<T>&)>> callbacks;
+  int sleeper_count = 0;
   bool looked_at = false;
 
   ~FutureState() {
     if (outcome && !*outcome && !looked_at) complain(outcome->error());
   }
-  bool set(CallResult<T> result) {
-    std::vector<std::function<void(const CallResult<T>&)>> waiting;
+  using Callbacks = std::vector<std::function<void(const CallResult<T>&)>>;
+  // The callbacks are then the caller's to run. Nothing if there was an outcome already.
+  std::optional<Callbacks> settle(CallResult<T> result) {
+    Callbacks waiting;
     {
       const std::lock_guard lock(mutex);
-      if (outcome) return false;
+      if (outcome) return std::nullopt;
       outcome.emplace(std::move(result));
       waiting.swap(callbacks);
       if (!waiting.empty()) looked_at = true;
+      is_set.store(true, std::memory_order_release);
+      if (sleeper_count > 0) condition.notify_all();
     }
-    condition.notify_all();
-    for (const auto& callback : waiting) callback(*outcome);
+    return waiting;
+  }
+  bool set(CallResult<T> result) {
+    const auto waiting = settle(std::move(result));
+    if (!waiting) return false;
+    for (const auto& callback : *waiting) callback(*outcome);
     return true;
   }
 };
@@ -113,6 +135,23 @@ class Promise {
     const auto state = state_;
     return state->set(std::move(result));
   }
+  // Likewise, but callbacks run on a thread of `pool`; `after` is called when they have run.
+  template <typename After>
+  void set_on(Pool& pool, CallResult<T> result, After after) const {
+    const auto state = state_;
+    auto callbacks = state->settle(std::move(result));
+    if (!callbacks || callbacks->empty()) return after();
+    auto run = [state, callbacks = std::move(*callbacks), after] {
+      for (const auto& callback : callbacks) callback(*state->outcome);
+      after();
+    };
+    // A pool that has been stopped takes no more.
+    if (!pool.post(run)) run();
+  }
+  // Whoever waits for the outcome lets `helper` try first. Before anybody has the future.
+  void set_helper(std::weak_ptr<internal::Helper> helper) const {
+    state_->helper = std::move(helper);
+  }
 
  private:
   std::shared_ptr<internal::FutureState<T>> state_;
@@ -128,27 +167,15 @@ class Future {
     return Future(std::move(state));
   }
 
-  bool done() const {
-    const std::lock_guard lock(state_->mutex);
-    return state_->outcome.has_value();
-  }
+  bool done() const { return state_->is_set.load(std::memory_order_acquire); }
 
   // Blocks until the outcome is known. As often as one likes, with the same answer each time.
-  const CallResult<T>& wait() const {
-    std::unique_lock lock(state_->mutex);
-    std::optional<Pool::Waiting> waiting;
-    if (!state_->outcome) waiting.emplace();
-    state_->condition.wait(lock, [&] { return state_->outcome.has_value(); });
-    state_->looked_at = true;
-    return *state_->outcome;
-  }
+  const CallResult<T>& wait() const& { return *wait_until(kNever); }
+  CallResult<T> wait() && { return *wait_until(kNever); }
   // Nothing when the outcome is not known by `deadline`. The call goes on.
-  const CallResult<T>* wait_until(TimePoint deadline) const {
-    std::unique_lock lock(state_->mutex);
-    const auto known = [&] { return state_->outcome.has_value(); };
-    std::optional<Pool::Waiting> waiting;
-    if (!known()) waiting.emplace();
-    if (!internal::wait_until(state_->condition, lock, deadline, known)) return nullptr;
+  const CallResult<T>* wait_until(TimePoint deadline) const& {
+    if (!done() && !bring_about(deadline)) return nullptr;
+    const std::lock_guard lock(state_->mutex);
     state_->looked_at = true;
     return &*state_->outcome;
   }
@@ -157,6 +184,12 @@ class Future {
     const CallResult<T>& outcome = wait();
     if (!outcome) throw CallException(outcome.error());
     if constexpr (!std::is_void_v<T>) return *outcome;
+  }
+
+  // Waits, and moves the outcome out. For the only one who has this future.
+  CallResult<T> take() && {
+    wait_until(kNever);
+    return std::move(*state_->outcome);
   }
 
   // Calls `callback` with the outcome, once.
@@ -201,6 +234,24 @@ class Future {
  private:
   friend class Promise<T>;
   explicit Future(std::shared_ptr<internal::FutureState<T>> state) : state_(std::move(state)) {}
+
+  // Helps, then sleeps. False once `deadline` has passed.
+  bool bring_about(TimePoint deadline) const {
+    const Pool::Waiting waiting;
+    const SystemClock clock;
+    const TimePoint started = clock.now();
+    const auto helper = state_->helper.lock();
+    if (helper) helper->help([this] { return done(); });
+    if (done()) return true;
+    std::unique_lock lock(state_->mutex);
+    ++state_->sleeper_count;
+    const bool known =
+        internal::wait_until(state_->condition, lock, deadline, [this] { return done(); });
+    --state_->sleeper_count;
+    lock.unlock();
+    if (helper && known) helper->slept(clock.now() - started);
+    return known;
+  }
 
   std::shared_ptr<internal::FutureState<T>> state_;
 };

@@ -224,12 +224,11 @@ bool Link::read_while(const std::function<bool()>& go_on) {
   if (!lock || is_closed_ || is_lost_) return false;
   want_bytes(false);
   stream_->forget_request();
-  Progress progress = Progress::Nothing;
-  while (!is_closed_ && progress != Progress::Lost && go_on()) {
-    progress = read_some();
+  while (!is_closed_ && !is_lost_ && go_on()) {
+    read_some();
     if (has_output_) write_some();
   }
-  if (is_closed_ || progress == Progress::Lost) return true;
+  if (is_closed_ || is_lost_) return true;
   want_bytes(true);
   look_again_if_needed(false);
   return true;
@@ -239,7 +238,7 @@ Link::Progress Link::read_turn() {
   Progress overall = Progress::Nothing;
   for (int reads = 0; reads < kReadsPerTurnMax; ++reads) {
     const Progress progress = read_some();
-    if (progress == Progress::Lost || is_closed_) return Progress::Lost;
+    if (progress == Progress::Lost || is_closed_ || is_lost_) return Progress::Lost;
     if (progress == Progress::Nothing) break;
     overall = progress;
     if (progress == Progress::Some) break;
@@ -269,7 +268,7 @@ Link::Progress Link::read_some() {
     output_->is_corked = true;
   }
   for (Message& message : messages) {
-    if (is_closed_) break;
+    if (is_closed_ || is_lost_) break;
     events_.on_message(*this, std::move(message));
   }
   if (several) {

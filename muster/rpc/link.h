@@ -27,7 +27,8 @@
 namespace muster::rpc {
 
 struct LinkOptions {
-  std::string peer;  // who it is, for people
+  std::string peer;       // who it is, for people
+  std::uint64_t tag = 0;  // for its owner
   FrameLimits limits;
   // A message is refused while so much waits already: its peer does not read. One message may be
   // larger.
@@ -70,13 +71,17 @@ class Link : public std::enable_shared_from_this<Link> {
   // thread. True if there was.
   bool poll();
 
+  // The other side does what it must not: the connection is lost. Any thread.
+  void give_up(std::string reason) { lose(std::move(reason)); }
   // On the loop's thread, when it is not in `on_message`. Nobody is told anything after it.
   void close();
 
   // What the other side may send from now on. For `on_message`.
   void set_limits(FrameLimits limits) { reader_.set_limits(limits); }
 
+  bool is_lost() const { return is_lost_ || is_closed_; }
   const std::string& peer() const { return options_.peer; }
+  std::uint64_t tag() const { return options_.tag; }
   std::string_view kind() const { return stream_->kind(); }
   // Not written yet.
   std::size_t queued_bytes() const;

@@ -1,0 +1,111 @@
+// Agent: sends requests to other workers and serves theirs.
+//
+// Several agents can live in one process; the one that programs mean when they name none is the
+// current one.
+#pragma once
+
+#include "muster/base/clock.h"
+#include "muster/base/error.h"
+#include "muster/rpc/call_error.h"
+#include "muster/rpc/calls.h"
+#include "muster/rpc/future.h"
+#include "muster/rpc/message.h"
+#include "muster/rpc/retry_schedule.h"
+#include "muster/rpc/worker_info.h"
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace muster::rpc {
+
+// The duty to answer one request. Dropped unanswered, it answers that it was.
+class Responder {
+ public:
+  class Back {
+   public:
+    virtual ~Back() = default;
+    // The response goes out as it is; `id` is set by the implementation. At most once.
+    virtual void respond(Message response) = 0;
+    // Nobody waits for the answer any more.
+    virtual bool is_cancelled() const = 0;
+  };
+  explicit Responder(std::unique_ptr<Back> back) : back_(std::move(back)) {}
+  Responder(Responder&&) noexcept = default;
+  Responder& operator=(Responder&&) noexcept = default;
+  ~Responder();
+
+  void respond(Message response);
+  void fail(std::string_view type, std::string_view text);
+  bool is_cancelled() const { return back_ != nullptr && back_->is_cancelled(); }
+
+ private:
+  std::unique_ptr<Back> back_;
+};
+
+struct Request {
+  Message message;
+  std::shared_ptr<const WorkerInfo> from;
+  Responder responder;
+};
+
+// Serves requests. Called by threads that read from connections, which must not be held up, and by
+// several at once.
+class RequestHandler {
+ public:
+  virtual ~RequestHandler() = default;
+  virtual void on_request(Request request) = 0;
+};
+
+class Agent {
+ public:
+  Agent() = default;
+  Agent(const Agent&) = delete;
+  Agent& operator=(const Agent&) = delete;
+  virtual ~Agent() = default;
+
+  virtual const WorkerInfo& self() const = 0;
+  // By name or id; Rejected with "could not find destination" when there is none.
+  virtual CallResult<WorkerInfo> find(std::string_view name) const = 0;
+  virtual CallResult<WorkerInfo> find(std::int64_t id) const = 0;
+  // All that are known now, by id.
+  virtual std::vector<WorkerInfo> workers() const = 0;
+
+  // Sends a request and tells `sink` how it ended; within this call when nothing can be sent, with
+  // Rejected when that is the fault of whoever calls. Never waits. `timeout_seconds` as for
+  // call_timeout.
+  virtual void submit(std::string_view to, Message request, std::optional<double> timeout_seconds,
+                      std::unique_ptr<CallSink> sink) = 0;
+  // The same with a future.
+  Future<Message> send(std::string_view to, Message request,
+                       std::optional<double> timeout_seconds = std::nullopt);
+  // Sends again and again, as RetrySchedule decides. For requests that may be served twice.
+  virtual Future<Message> send_with_retries(std::string_view to, Message request,
+                                            RetryOptions options) = 0;
+
+  // The timeout of calls that give none; zero: they never expire. For calls made afterwards.
+  virtual Duration timeout() const = 0;
+  virtual void set_timeout(Duration timeout) = 0;
+
+  // Runs the callbacks of futures.
+  virtual Pool& callbacks() = 0;
+  virtual Calls& calls() = 0;
+
+  // Ends it: connections close, calls that wait fail. Does nothing the second time.
+  virtual void shutdown() = 0;
+
+  // The figures of §"Metrics" in docs/rpc.md, by name.
+  virtual std::map<std::string, std::string> metrics() const = 0;
+};
+
+// The agent that rpc::call and the like use. Setting one when there is one fails, with Conflict.
+Result<> set_current_agent(std::shared_ptr<Agent> agent);
+void clear_current_agent();
+// Nothing if there is none.
+std::shared_ptr<Agent> current_agent();
+
+}  // namespace muster::rpc

@@ -1,0 +1,126 @@
+#include "muster/rpc/calls.h"
+
+#include "muster/rpc/texts.h"
+#include "muster/rpc/value.h"
+
+#include <chrono>
+#include <vector>
+
+namespace muster::rpc {
+
+Calls::~Calls() { close({CallErrorKind::Rejected, "RPC has ended", "", false}); }
+
+std::unique_ptr<Calls::Pending> Calls::owner_of(std::uint64_t token) {
+  return std::unique_ptr<Pending>(reinterpret_cast<Pending*>(token));
+}
+
+CallResult<CallId> Calls::start(const CallStart& call, std::unique_ptr<CallSink>& sink) {
+  auto pending = std::make_unique<Pending>();
+  const auto token = reinterpret_cast<std::uint64_t>(pending.get());
+  pending->timeout = call.timeout;
+  std::unique_lock lock(mutex_);
+  if (closed_) return call_failed(*closed_);
+  const Result<CallId> id = table_.add({call.connection, call.deadline, token});
+  if (!id) return call_failed({CallErrorKind::Unreachable, id.error().message, "", false});
+  pending->sink = std::move(sink);
+  (void)pending.release();  // comes back as the token
+  ++active_count_;
+  ++started_count_;
+  const bool is_earlier = call.deadline < armed_;
+  if (is_earlier) armed_ = call.deadline;
+  lock.unlock();
+  if (is_earlier) earlier_deadline_();
+  return *id;
+}
+
+void Calls::refuse(std::unique_ptr<CallSink> sink, CallError error) {
+  ++active_count_;
+  sink->ended(call_failed(std::move(error)), *this);
+}
+
+bool Calls::responded(PeerId connection, Message response) {
+  std::unique_lock lock(mutex_);
+  const CallTable::Response found = table_.responded(response.id, connection);
+  lock.unlock();
+  if (found.answer != CallTable::Answer::Live) return found.answer == CallTable::Answer::Late;
+  const auto pending = owner_of(found.token);
+  if (response.type == MessageType::Exception) {
+    pending->sink->ended(call_failed(decode_failure(response)), *this);
+  } else {
+    pending->sink->ended(std::move(response), *this);
+  }
+  return true;
+}
+
+bool Calls::is_wanted(CallId id) {
+  const std::lock_guard lock(mutex_);
+  return table_.is_wanted(id);
+}
+
+void Calls::withdraw(CallId id, CallError error) {
+  std::unique_lock lock(mutex_);
+  const auto token = table_.withdraw(id);
+  lock.unlock();
+  if (token) owner_of(*token)->sink->ended(call_failed(std::move(error)), *this);
+}
+
+void Calls::lost(PeerId connection, const CallError& error) {
+  std::unique_lock lock(mutex_);
+  const std::vector<EndedCall> ended = table_.lost(connection);
+  lock.unlock();
+  for (const EndedCall& call : ended) owner_of(call.token)->sink->ended(call_failed(error), *this);
+}
+
+TimePoint Calls::expire(TimePoint now) {
+  std::unique_lock lock(mutex_);
+  const std::vector<EndedCall> ended = table_.due(now);
+  armed_ = table_.next_deadline();
+  const TimePoint next = armed_;
+  lock.unlock();
+  for (const EndedCall& call : ended) {
+    const auto pending = owner_of(call.token);
+    pending->sink->ended(
+        call_failed({CallErrorKind::Timeout, timeout_text(pending->timeout), "", true}), *this);
+  }
+  return next;
+}
+
+void Calls::close(const CallError& error) {
+  std::unique_lock lock(mutex_);
+  closed_ = error;
+  const std::vector<EndedCall> ended = table_.clear();
+  lock.unlock();
+  for (const EndedCall& call : ended) owner_of(call.token)->sink->ended(call_failed(error), *this);
+}
+
+void Calls::finished() {
+  if (--active_count_ > 0) return;
+  const std::lock_guard lock(idle_mutex_);
+  idle_.notify_all();
+}
+
+bool Calls::wait_until_idle(const std::function<bool()>& go_on) {
+  constexpr auto kLook = std::chrono::milliseconds(100);
+  std::unique_lock lock(idle_mutex_);
+  while (active_count_ > 0) {
+    idle_.wait_for(lock, kLook, [this] { return active_count_ == 0; });
+    if (!go_on()) return active_count_ == 0;
+  }
+  return true;
+}
+
+std::string encode_failure(std::string_view type, std::string_view text) {
+  Writer writer;
+  writer.write(type, text);
+  return writer.take_control();
+}
+
+CallError decode_failure(const Message& message) {
+  Reader reader(message.payload, message.buffers);
+  CallError error{CallErrorKind::Remote, "", "", true};
+  reader.read(error.type, error.message);
+  if (!reader.finish()) error = {CallErrorKind::Remote, "it failed and cannot say why", "", true};
+  return error;
+}
+
+}  // namespace muster::rpc

@@ -1,0 +1,129 @@
+#include "muster/rpc/incoming.h"
+
+#include "muster/base/log.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+namespace muster::rpc {
+namespace {
+
+// How long a stranger may take to say who it is.
+constexpr Duration kGreetingMax = std::chrono::seconds(10);
+
+// In a time that does not depend on where they differ.
+bool are_equal(std::string_view left, std::string_view right) {
+  if (left.size() != right.size()) return false;
+  unsigned char difference = 0;
+  for (std::size_t index = 0; index < left.size(); ++index) {
+    difference |= static_cast<unsigned char>(left[index] ^ right[index]);
+  }
+  return difference == 0;
+}
+
+}  // namespace
+
+class Incoming::Back final : public Responder::Back {
+ public:
+  Back(std::shared_ptr<Reception> reception, std::shared_ptr<Link> link,
+       std::shared_ptr<const WorkerInfo> from, std::int64_t id)
+      : reception_(std::move(reception)), link_(std::move(link)), from_(std::move(from)), id_(id) {
+    ++reception_->active_count;
+  }
+  ~Back() override { --reception_->active_count; }
+
+  void respond(Message response) override {
+    response.id = id_;
+    if (!reception_->is_open) {
+      log::warn("rpc", "{} has stopped and does not answer {} any more",
+                reception_->self.describe(), from_->describe());
+      return;
+    }
+    auto sent = link_->send(std::move(response));
+    if (sent || sent.error().kind != ErrorKind::Invalid) return;
+    // It does not fit into a frame, but this does.
+    Message refused{MessageType::Exception, id_, encode_failure("", sent.error().message), {}};
+    [[maybe_unused]] const auto told = link_->send(std::move(refused));
+  }
+  bool is_cancelled() const override { return link_->is_lost(); }
+
+ private:
+  std::shared_ptr<Reception> reception_;
+  std::shared_ptr<Link> link_;
+  std::shared_ptr<const WorkerInfo> from_;
+  std::int64_t id_;
+};
+
+Incoming::Incoming(std::shared_ptr<Reception> reception, std::unique_ptr<Stream> stream,
+                   std::string where, std::function<void()> ended)
+    : reception_(std::move(reception)),
+      where_(std::move(where)),
+      ended_(std::move(ended)),
+      opened_at_(reception_->loop->now()),
+      heard_at_(opened_at_) {
+  LinkOptions options = reception_->link;
+  options.peer = where_;
+  link_ = Link::open(*reception_->loop, std::move(stream), std::move(options), *this);
+  link_->set_limits(kHelloLimits);
+}
+
+Incoming::~Incoming() { link_->close(); }
+
+void Incoming::on_message(Link& link, Message message) {
+  if (!from_) return greet(link, message);
+  if (message.type == kSignOfLife) return;
+  if (!is_request(message.type)) return link.give_up("it sent an answer where requests belong");
+  const std::int64_t id = message.id;
+  reception_->handler->on_request(
+      {std::move(message), from_,
+       Responder(std::make_unique<Back>(reception_, link.shared_from_this(), from_, id))});
+}
+
+void Incoming::greet(Link& link, const Message& message) {
+  std::string problem;
+  const auto hello = decode_hello(message);
+  if (!hello) {
+    problem = hello.error().message;
+  } else if (!are_equal(hello->job, reception_->job)) {
+    problem = "it belongs to another job";
+  } else if (hello->to_incarnation != reception_->incarnation) {
+    problem =
+        fmt::format("it looks for a worker that was here before {}", reception_->self.describe());
+  } else if (auto from = WorkerInfo::create_member(hello->from_name, hello->from_id); !from) {
+    problem = from.error().message;
+  } else {
+    from_ = std::make_shared<const WorkerInfo>(*from);
+    link.set_limits(reception_->link.limits);
+    [[maybe_unused]] const auto sent = link.send({kWelcome, 0, "", {}});
+    return;
+  }
+  log::warn("rpc", "{} refuses a connection from {}: {}", reception_->self.describe(), where_,
+            problem);
+  [[maybe_unused]] const auto sent = link.send(refusal(problem));
+  link.give_up(problem);
+}
+
+void Incoming::on_lost(Link&, std::string reason) {
+  if (from_) {
+    log::debug("rpc", "{} lost the connection that {} had opened: {}", reception_->self.describe(),
+               from_->describe(), reason);
+  }
+  ended_();
+}
+
+void Incoming::look_after(TimePoint now, Duration silence_max) {
+  if (!from_ && now - opened_at_ > kGreetingMax) return link_->give_up("it said nothing");
+  const std::uint64_t heard_bytes = link_->received_bytes();
+  if (std::exchange(heard_bytes_, heard_bytes) != heard_bytes) {
+    heard_at_ = now;
+  } else if (now - heard_at_ > silence_max) {
+    return link_->give_up("nothing was heard from it");
+  }
+  if (link_->sent_bytes() == said_bytes_ && from_) {
+    [[maybe_unused]] const auto sent = link_->send({kSignOfLife, 0, "", {}});
+  }
+  said_bytes_ = link_->sent_bytes();
+}
+
+}  // namespace muster::rpc

@@ -1,0 +1,64 @@
+// Incoming: a connection that another worker opened to call this one.
+//
+// It says who it is, then sends requests; each is handed on with the duty to answer it. On the
+// agent's loop, but for what a Responder does.
+#pragma once
+
+#include "muster/base/clock.h"
+#include "muster/rpc/agent.h"
+#include "muster/rpc/hello.h"
+#include "muster/rpc/link.h"
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+
+namespace muster::rpc {
+
+// What all connections to one agent share; there until the last Responder is gone.
+struct Reception {
+  explicit Reception(WorkerInfo who) : self(std::move(who)) {}
+
+  net::EpollLoop* loop = nullptr;
+  RequestHandler* handler = nullptr;
+  std::string job;
+  WorkerInfo self;
+  std::uint64_t incarnation = 0;
+  LinkOptions link;
+  std::atomic<bool> is_open = true;            // once it is not, nothing is answered any more
+  std::atomic<std::int64_t> active_count = 0;  // requests that are not answered
+};
+
+class Incoming final : public LinkEvents {
+ public:
+  // `ended` is called, on the loop and not inside another call, when the connection is gone.
+  Incoming(std::shared_ptr<Reception> reception, std::unique_ptr<Stream> stream, std::string where,
+           std::function<void()> ended);
+  ~Incoming() override;
+
+  void look_after(TimePoint now, Duration silence_max);
+  bool poll() { return link_->poll(); }
+  std::size_t queued_bytes() const { return link_->queued_bytes(); }
+
+ private:
+  class Back;
+
+  void on_message(Link& link, Message message) override;
+  void on_lost(Link& link, std::string reason) override;
+  void greet(Link& link, const Message& message);
+
+  std::shared_ptr<Reception> reception_;
+  std::string where_;
+  std::function<void()> ended_;
+  std::shared_ptr<Link> link_;
+  std::shared_ptr<const WorkerInfo> from_;  // once it has said so
+  const TimePoint opened_at_;
+  TimePoint heard_at_;
+  std::uint64_t heard_bytes_ = 0;
+  std::uint64_t said_bytes_ = 0;
+};
+
+}  // namespace muster::rpc

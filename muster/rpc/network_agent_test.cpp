@@ -1,0 +1,438 @@
+#include "muster/rpc/network_agent.h"
+
+#include "tests/rpc/cluster.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <mutex>
+#include <poll.h>
+#include <stdexcept>
+#include <sys/socket.h>
+#include <thread>
+
+namespace muster::rpc {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::options_for;
+using testing::start_static_group;
+using testing::StoreHost;
+using testing::Worker;
+
+// What opens when it is told to; for functions that must not end yet.
+class Gate {
+ public:
+  void open() {
+    const std::lock_guard lock(mutex_);
+    is_open_ = true;
+    changed_.notify_all();
+  }
+  // False if it was not opened in a time in which it certainly is.
+  bool pass() {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, 60s, [this] { return is_open_; });
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool is_open_ = false;
+};
+
+void add_functions(Worker& worker) {
+  ASSERT_TRUE(worker.functions.add("add", [](std::int64_t a, std::int64_t b) { return a + b; }));
+  ASSERT_TRUE(worker.functions.add(
+      "add inline", [](std::int64_t a, std::int64_t b) { return a + b; }, {.run = Run::Inline}));
+  ASSERT_TRUE(worker.functions.add("echo", [](std::vector<std::byte> bytes) { return bytes; }));
+  ASSERT_TRUE(worker.functions.add(
+      "throw", [](std::string text) -> std::int64_t { throw std::out_of_range(text); }));
+  ASSERT_TRUE(worker.functions.add("who called", [] { return caller()->name(); }));
+}
+
+class NetworkAgentTest : public ::testing::Test {
+ protected:
+  void start(int count, const std::function<void(AgentOptions&)>& adjust = {}) {
+    workers = start_static_group(store, count, adjust, add_functions);
+  }
+  StoreHost store;
+  std::vector<std::unique_ptr<Worker>> workers;
+};
+
+using Add = std::int64_t(std::int64_t, std::int64_t);
+
+// S36, S37.
+TEST_F(NetworkAgentTest, KnowsAllWorkersOfItsGroup) {
+  start(4);
+  for (const auto& worker : workers) {
+    const auto infos = worker->agent->workers();
+    ASSERT_EQ(infos.size(), 4U);
+    for (std::int16_t id = 0; id < 4; ++id) {
+      EXPECT_EQ(infos[static_cast<std::size_t>(id)].name(), "worker" + std::to_string(id));
+      EXPECT_EQ(worker->agent->find(id)->id(), id);
+    }
+  }
+  const auto unknown = workers[0]->agent->find("nobody");
+  ASSERT_FALSE(unknown);
+  EXPECT_NE(unknown.error().message.find("could not find destination"), std::string::npos);
+  EXPECT_FALSE(workers[0]->agent->find(4));
+  EXPECT_FALSE(workers[0]->agent->find(-1));
+}
+
+// S60 … S64.
+TEST_F(NetworkAgentTest, CallsEveryWorkerAndItself) {
+  start(3);
+  for (const auto& worker : workers) {
+    for (const WorkerInfo& to : worker->agent->workers()) {
+      for (std::int64_t number = 0; number < 20; ++number) {
+        EXPECT_EQ(worker->call<Add>(to.name(), "add", number, 1).value(), number + 1);
+        EXPECT_EQ(worker->call<Add>(to.name(), "add inline", number, 2).value(), number + 2);
+      }
+      EXPECT_EQ(worker->call<std::string()>(to.name(), "who called").value(),
+                worker->agent->self().name());
+    }
+  }
+}
+
+// S72.
+TEST_F(NetworkAgentTest, HasManyCallsUnderWayAtOnce) {
+  start(2);
+  std::vector<Future<std::int64_t>> futures;
+  for (std::int64_t number = 0; number < 2000; ++number) {
+    futures.push_back(workers[0]->async<Add>("worker1", std::nullopt,
+                                             number % 2 == 0 ? "add" : "add inline", number, 1));
+  }
+  for (std::int64_t number = 0; number < 2000; ++number) {
+    EXPECT_EQ(futures[static_cast<std::size_t>(number)].get(), number + 1);
+  }
+  workers[0]->agent->calls().wait_until_idle([] { return true; });
+  EXPECT_EQ(workers[0]->agent->metrics().at("agent.client_active_calls"), "0");
+}
+
+TEST_F(NetworkAgentTest, CarriesLargeArgumentsAndResultsUnchanged) {
+  start(2);
+  for (const std::size_t size :
+       {std::size_t{0}, std::size_t{1}, std::size_t{100'000}, std::size_t{20} << 20U}) {
+    std::vector<std::byte> bytes(size);
+    for (std::size_t index = 0; index < size; ++index) {
+      bytes[index] = static_cast<std::byte>(index * 7 + index / 251);
+    }
+    const auto back =
+        workers[0]->call<std::vector<std::byte>(std::vector<std::byte>)>("worker1", "echo", bytes);
+    ASSERT_TRUE(back) << back.error().message;
+    EXPECT_TRUE(*back == bytes) << size;
+  }
+}
+
+// S90.
+TEST_F(NetworkAgentTest, BringsWhatWasThrownWithItsTypeAndText) {
+  start(2);
+  const auto outcome =
+      workers[0]->call<std::int64_t(std::string)>("worker1", "throw", "é and 🎉 stay");
+  ASSERT_FALSE(outcome);
+  EXPECT_EQ(outcome.error().kind, CallErrorKind::Remote);
+  EXPECT_EQ(outcome.error().type, "std::out_of_range");
+  EXPECT_EQ(outcome.error().message, "é and 🎉 stay");
+  EXPECT_EQ(workers[0]->call<Add>("worker1", "add", 1, 2).value(), 3) << "the callee is fine";
+}
+
+TEST_F(NetworkAgentTest, SaysWhatIsWrongWithACallThatCannotBeServed) {
+  start(2);
+  const auto missing = workers[0]->call<Add>("worker1", "ad", 1, 2);
+  ASSERT_FALSE(missing);
+  EXPECT_EQ(missing.error().kind, CallErrorKind::Remote);
+  EXPECT_NE(missing.error().message.find("Error on Node 1: there is no function"),
+            std::string::npos)
+      << missing.error().message;
+  EXPECT_NE(missing.error().message.find("did you mean"), std::string::npos);
+  const auto other_types = workers[0]->call<std::string(std::string)>("worker1", "add", "x");
+  ASSERT_FALSE(other_types);
+  EXPECT_NE(other_types.error().message.find("Error on Node 1"), std::string::npos);
+  // Another kind of request altogether.
+  const auto python =
+      workers[0]->agent->send("worker1", {MessageType::PythonCall, kNoMessageId, "", {}}).wait();
+  ASSERT_FALSE(python);
+  EXPECT_NE(python.error().message.find("not supported"), std::string::npos);
+  EXPECT_EQ(workers[0]->call<Add>("worker1", "add", 1, 2).value(), 3);
+}
+
+// S42.
+TEST_F(NetworkAgentTest, RefusesWhatCannotBeSentAtTheCall) {
+  start(1);
+  Agent& agent = *workers[0]->agent;
+  const Message request{MessageType::ScriptCall, kNoMessageId, "", {}};
+  const auto check = [](const Future<Message>& future, std::string_view fragment) {
+    ASSERT_TRUE(future.done());
+    const auto& outcome = future.wait();
+    ASSERT_FALSE(outcome);
+    EXPECT_EQ(outcome.error().kind, CallErrorKind::Rejected);
+    EXPECT_NE(outcome.error().message.find(fragment), std::string::npos) << outcome.error().message;
+    EXPECT_FALSE(outcome.error().sent);
+  };
+  check(agent.send("nobody", request), "could not find destination");
+  check(agent.send("worker0", {MessageType::ScriptRet, 0, "", {}}), "request");
+  check(agent.send("worker0", request, -5.0), "not -5");
+  agent.shutdown();
+  check(agent.send("worker0", request), "no longer running");
+}
+
+// S96 … S100, S105.
+TEST_F(NetworkAgentTest, FailsCallsWhoseTimeIsOver) {
+  start(2);
+  auto gate = std::make_shared<Gate>();
+  ASSERT_TRUE(workers[1]->functions.add("wait", [gate] { return gate->pass(); }));
+  Worker& caller = *workers[0];
+  const auto patient = caller.async<bool()>("worker1", 0.0, "wait");
+  for (const double timeout : {0.1, 0.0005}) {
+    const auto outcome = caller.async<bool()>("worker1", timeout, "wait").wait();
+    ASSERT_FALSE(outcome);
+    EXPECT_EQ(outcome.error().kind, CallErrorKind::Timeout);
+    EXPECT_NE(render(outcome.error()).find("RPCErr:1:RPC ran for more than set timeout"),
+              std::string::npos);
+  }
+  // The default is read at the call.
+  const auto before = caller.async<bool()>("worker1", std::nullopt, "wait");
+  caller.agent->set_timeout(1ms);
+  EXPECT_EQ(caller.call<bool()>("worker1", "wait").error().kind, CallErrorKind::Timeout);
+  EXPECT_EQ(caller.async<Add>("worker1", 60.0, "add inline", 1, 1).get(), 2);
+  EXPECT_FALSE(patient.done());
+  gate->open();
+  EXPECT_TRUE(patient.get());
+  EXPECT_TRUE(before.get());
+}
+
+// S106: a call ends on time although no thread is left that could run a function.
+TEST_F(NetworkAgentTest, EndsCallsOnTimeWhileAllThreadsAreBusy) {
+  start(2);
+  auto gate = std::make_shared<Gate>();
+  ASSERT_TRUE(workers[0]->functions.add("block", [gate] { return gate->pass(); }));
+  ASSERT_TRUE(workers[1]->functions.add("wait", [gate] { return gate->pass(); }));
+  std::vector<Future<bool>> blocking;
+  for (int count = 0; count < 8; ++count) {
+    blocking.push_back(workers[1]->async<bool()>("worker0", 0.0, "block"));
+  }
+  const auto outcome = workers[0]->async<bool()>("worker1", 0.2, "wait").wait();
+  ASSERT_FALSE(outcome);
+  EXPECT_EQ(outcome.error().kind, CallErrorKind::Timeout);
+  gate->open();
+  for (const auto& one : blocking) EXPECT_TRUE(one.get());
+}
+
+// S73, and deeper than there are threads.
+TEST_F(NetworkAgentTest, CallsBackAndForthWithFewThreads) {
+  workers.push_back(std::make_unique<Worker>());
+  workers.push_back(std::make_unique<Worker>());
+  for (int rank = 0; rank < 2; ++rank) {
+    Worker* const worker = workers[static_cast<std::size_t>(rank)].get();
+    const std::string other = rank == 0 ? "worker1" : "worker0";
+    ASSERT_TRUE(worker->functions.add("down", [worker, other](std::int64_t depth) -> std::int64_t {
+      if (depth == 0) return 0;
+      return worker->call<std::int64_t(std::int64_t)>(other, "down", depth - 1).value() + 1;
+    }));
+  }
+  auto first = std::async(std::launch::async, [&] {
+    return workers[0]->start(options_for("worker0", 0, 2), store, 60s, 1);
+  });
+  ASSERT_TRUE(workers[1]->start(options_for("worker1", 1, 2), store, 60s, 1));
+  ASSERT_TRUE(first.get());
+  EXPECT_EQ(workers[0]->call<std::int64_t(std::int64_t)>("worker1", "down", 30).value(), 30);
+}
+
+// S122: a function that answers with a future holds no thread.
+TEST_F(NetworkAgentTest, ServesAsynchronousFunctions) {
+  start(3);
+  Worker* const middle = workers[1].get();
+  ASSERT_TRUE(middle->functions.add("forward", [middle](std::int64_t a, std::int64_t b) {
+    return middle->async<Add>("worker2", std::nullopt, "add", a, b).then([](const auto& sum) {
+      return sum.value() * 10;
+    });
+  }));
+  std::vector<Future<std::int64_t>> futures;
+  for (std::int64_t number = 0; number < 100; ++number) {
+    futures.push_back(workers[0]->async<Add>("worker1", std::nullopt, "forward", number, 1));
+  }
+  for (std::int64_t number = 0; number < 100; ++number) {
+    EXPECT_EQ(futures[static_cast<std::size_t>(number)].get(), (number + 1) * 10);
+  }
+}
+
+// S110: callbacks may call and wait.
+TEST_F(NetworkAgentTest, LetsCallbacksCallAndWait) {
+  start(2);
+  Worker& caller = *workers[0];
+  std::vector<Future<std::int64_t>> futures;
+  for (std::int64_t number = 0; number < 50; ++number) {
+    futures.push_back(
+        caller.async<Add>("worker1", std::nullopt, "add", number, 1).then([&](const auto& sum) {
+          return caller.call<Add>("worker1", "add", sum.value(), 1).value();
+        }));
+  }
+  for (std::int64_t number = 0; number < 50; ++number) {
+    EXPECT_EQ(futures[static_cast<std::size_t>(number)].get(), number + 2);
+  }
+}
+
+// S171, S172.
+TEST_F(NetworkAgentTest, FailsTheCallsToAWorkerThatGoesAndReachesItAgainWhenItIsBack) {
+  start(2);
+  auto gate = std::make_shared<Gate>();
+  ASSERT_TRUE(workers[1]->functions.add("wait", [gate] { return gate->pass(); }));
+  std::vector<Future<bool>> under_way;
+  for (int count = 0; count < 3; ++count) {
+    under_way.push_back(workers[0]->async<bool()>("worker1", 0.0, "wait"));
+  }
+  const auto nearby = workers[0]->call<Add>("worker1", "add", 1, 1);
+  ASSERT_TRUE(nearby);
+  workers[1]->agent->shutdown();
+  for (const auto& future : under_way) {
+    const auto& outcome = future.wait();
+    ASSERT_FALSE(outcome);
+    EXPECT_EQ(outcome.error().kind, CallErrorKind::Unreachable);
+    EXPECT_NE(outcome.error().message.find("worker1"), std::string::npos);
+    EXPECT_TRUE(outcome.error().sent);
+  }
+  const auto refused = workers[0]->call<Add>("worker1", "add", 1, 1);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().kind, CallErrorKind::Unreachable);
+  EXPECT_FALSE(refused.error().sent);
+  gate->open();
+  workers[1] = std::make_unique<Worker>();
+  add_functions(*workers[1]);
+  ASSERT_TRUE(workers[1]->start(options_for("worker1", 1, 2), store, 60s));
+  EXPECT_EQ(workers[0]->call<Add>("worker1", "add", 1, 1).value(), 2);
+  EXPECT_EQ(workers[1]->call<Add>("worker0", "add", 2, 2).value(), 4);
+}
+
+// S162 … S166.
+TEST_F(NetworkAgentTest, GathersWhatEveryWorkerBrings) {
+  start(4);
+  std::vector<std::string> names;
+  for (const WorkerInfo& info : workers[0]->agent->workers()) names.push_back(info.name());
+  for (int round = 0; round < 10; ++round) {
+    std::vector<std::future<CallResult<Gather::Values>>> waiting;
+    for (const auto& worker : workers) {
+      waiting.push_back(std::async(std::launch::async, [&worker, &names, round] {
+        return worker->gather->all(*worker->agent, names,
+                                   worker->agent->self().name() + std::to_string(round), 60.0);
+      }));
+    }
+    for (auto& one : waiting) {
+      const auto values = one.get();
+      ASSERT_TRUE(values) << values.error().message;
+      ASSERT_EQ(values->size(), 4U);
+      for (const auto& [name, value] : *values) EXPECT_EQ(value, name + std::to_string(round));
+    }
+  }
+}
+
+// S74: a chain of calls that nobody waits for.
+TEST_F(NetworkAgentTest, ComesToRestOnlyWhenNoCallIsLeft) {
+  start(3);
+  std::atomic<int> steps = 0;
+  for (std::size_t rank = 0; rank < 3; ++rank) {
+    Worker* const worker = workers[rank].get();
+    const std::string next = "worker" + std::to_string((rank + 1) % 3);
+    ASSERT_TRUE(worker->functions.add("chain", [worker, next, &steps](std::int64_t left) {
+      ++steps;
+      if (left > 0) {
+        worker->async<void(std::int64_t)>(next, std::nullopt, "chain", left - 1);
+      }
+    }));
+  }
+  std::vector<std::string> names{"worker0", "worker1", "worker2"};
+  workers[0]->async<void(std::int64_t)>("worker1", std::nullopt, "chain", 60);
+  std::vector<std::future<CallResult<>>> waiting;
+  for (const auto& worker : workers) {
+    waiting.push_back(std::async(std::launch::async, [&worker, &names] {
+      return worker->gather->quiesce(*worker->agent, names, 60.0);
+    }));
+  }
+  for (auto& one : waiting) EXPECT_TRUE(one.get());
+  EXPECT_EQ(steps, 61);
+}
+
+// S173.
+TEST_F(NetworkAgentTest, SaysWhoCannotComeToAGatherAnyMore) {
+  start(3);
+  std::vector<std::string> names{"worker0", "worker1", "worker2"};
+  workers[2]->agent->shutdown();
+  std::vector<std::future<CallResult<Gather::Values>>> waiting;
+  for (std::size_t rank = 0; rank < 2; ++rank) {
+    waiting.push_back(std::async(std::launch::async, [&, rank] {
+      return workers[rank]->gather->all(*workers[rank]->agent, names, "", std::nullopt);
+    }));
+  }
+  for (auto& one : waiting) {
+    const auto values = one.get();
+    ASSERT_FALSE(values);
+    EXPECT_NE(values.error().message.find("worker2"), std::string::npos);
+  }
+}
+
+TEST_F(NetworkAgentTest, SaysWhoIsLateForAGather) {
+  start(2);
+  const auto values = workers[0]->gather->all(*workers[0]->agent, {"worker0", "worker1"}, "", 0.1);
+  ASSERT_FALSE(values);
+  EXPECT_NE(values.error().message.find("timed out in _all_gather after 0.10 seconds"),
+            std::string::npos)
+      << values.error().message;
+}
+
+// S188.
+TEST_F(NetworkAgentTest, SaysWhoIsMissingAtTheStart) {
+  Worker alone;
+  const auto started = alone.start(options_for("worker0", 0, 2), store, 200ms);
+  ASSERT_FALSE(started);
+  EXPECT_NE(started.error().message.find('1'), std::string::npos) << started.error().message;
+}
+
+TEST_F(NetworkAgentTest, SendsControlMessagesAgainUntilTheyArrive) {
+  start(2);
+  auto request = encode_call<Add>("add", std::int64_t{1}, std::int64_t{2});
+  const auto response =
+      workers[0]->agent->send_with_retries("worker1", *request, {.delay = 1ms}).wait();
+  ASSERT_TRUE(response);
+  EXPECT_EQ(decode_response<std::int64_t>(*response).value(), 3);
+  const auto failing =
+      workers[0]
+          ->agent
+          ->send_with_retries("worker1", {MessageType::PythonCall, kNoMessageId, "", {}},
+                              {.retries_max = 2, .delay = 1ms})
+          .wait();
+  ASSERT_FALSE(failing);
+  EXPECT_NE(failing.error().message.find("max retries (2)"), std::string::npos);
+}
+
+// A stranger gets nowhere, and those who belong here do not notice.
+TEST_F(NetworkAgentTest, RefusesStrangers) {
+  start(2);
+  const auto endpoint = net::parse_endpoint(workers[1]->agent->address(), 0);
+  net::EpollLoop loop;
+  Hello hello;
+  hello.job = "another";
+  hello.from_name = "worker0";
+  const std::string garbage(5000, '\xff');
+  const std::string not_hello = encode_head({MessageType::ScriptCall, 0, "x", {}});
+  const std::string other_job = encode_head(encode(hello));
+  for (const std::string& words : {garbage, not_hello, other_job}) {
+    Task<Result<Fd>> connecting = net::connect_socket(loop, *endpoint);
+    auto socket = loop.block_on(std::move(connecting));
+    ASSERT_TRUE(socket);
+    ASSERT_EQ(::send(socket->get(), words.data(), words.size(), MSG_NOSIGNAL),
+              static_cast<ssize_t>(words.size()));
+    // Until it closes.
+    char byte = 0;
+    pollfd waiting{socket->get(), POLLIN, 0};
+    ssize_t got = 1;
+    for (int reads = 0; got > 0 && reads < 10'000; ++reads) {
+      ASSERT_EQ(::poll(&waiting, 1, 60'000), 1);
+      got = ::recv(socket->get(), &byte, 1, 0);
+    }
+    EXPECT_LE(got, 0);
+  }
+  EXPECT_EQ(workers[0]->call<Add>("worker1", "add", 1, 2).value(), 3);
+}
+
+}  // namespace
+}  // namespace muster::rpc

@@ -1,0 +1,328 @@
+#include "muster/rpc/outgoing.h"
+
+#include "muster/base/log.h"
+#include "muster/rpc/texts.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace muster::rpc {
+
+Outgoing::Outgoing(const Surroundings& around, WorkerInfo self, std::uint64_t self_incarnation,
+                   Member member)
+    : around_(around),
+      self_(std::move(self)),
+      self_incarnation_(self_incarnation),
+      member_(std::move(member)),
+      connection_(around.next_connection()) {}
+
+Outgoing::~Outgoing() = default;
+
+Member Outgoing::member() const {
+  const std::lock_guard lock(mutex_);
+  return member_;
+}
+
+std::size_t Outgoing::queued_bytes() const {
+  const std::lock_guard lock(mutex_);
+  return waiting_bytes_ + (link_ ? link_->queued_bytes() : 0);
+}
+
+std::string_view Outgoing::kind() const {
+  const std::lock_guard lock(mutex_);
+  return link_ ? link_->kind() : std::string_view();
+}
+
+std::uint64_t Outgoing::sent_bytes() const {
+  const std::lock_guard lock(mutex_);
+  return sent_before_bytes_ + (link_ ? link_->sent_bytes() : 0);
+}
+
+std::uint64_t Outgoing::received_bytes() const {
+  const std::lock_guard lock(mutex_);
+  return received_before_bytes_ + (link_ ? link_->received_bytes() : 0);
+}
+
+// ---- calling ------------------------------------------------------------------------------------
+
+void Outgoing::submit(Message request, Duration timeout, TimePoint deadline,
+                      std::unique_ptr<CallSink> sink) {
+  if (auto fits = check_frame(request, around_.link.limits); !fits) {
+    return around_.calls->refuse(std::move(sink),
+                                 {CallErrorKind::Rejected, fits.error().message, "", false});
+  }
+  sink->set_helper(weak_from_this());
+  std::unique_lock lock(mutex_);
+  if (!link_ && waiting_bytes_ > around_.link.queue_bytes_max) {
+    const std::string text = fmt::format(
+        "{} bytes of calls wait for the connection to {} already; it cannot be reached yet",
+        waiting_bytes_, member_.info.describe());
+    lock.unlock();
+    return around_.calls->refuse(std::move(sink), {CallErrorKind::Unreachable, text, "", false});
+  }
+  auto id = around_.calls->start({connection_, deadline, timeout}, sink);
+  if (!id) {
+    lock.unlock();
+    return around_.calls->refuse(std::move(sink), std::move(id.error()));
+  }
+  request.id = *id;
+  if (!link_) {
+    waiting_bytes_ += request.payload.size() + sizeof request;
+    for (const Buffer& buffer : request.buffers) waiting_bytes_ += buffer.size();
+    waiting_.push_back(std::move(request));
+    if (!std::exchange(is_wanted_, true)) {
+      around_.loop->post([self = shared_from_this()] { self->want_connection(); });
+    }
+    return;
+  }
+  const std::shared_ptr<Link> link = link_;
+  lock.unlock();
+  if (auto sent = link->send(std::move(request)); !sent) {
+    around_.calls->withdraw(*id, {CallErrorKind::Unreachable, sent.error().message, "", false});
+  }
+}
+
+void Outgoing::help(const std::function<bool()>& done) {
+  const SystemClock clock;
+  const TimePoint started = clock.now();
+  std::unique_lock lock(mutex_);
+  const std::shared_ptr<Link> link = link_;
+  const Duration budget = spin_.at(started);
+  lock.unlock();
+  if (!link || budget == Duration::zero()) return;
+  TimePoint last = started;
+  bool was_preempted = false;
+  link->read_while([&] {
+    if (done()) return false;
+    const TimePoint now = clock.now();
+    was_preempted = now - std::exchange(last, now) > SpinBudget::kPreempted;
+    return !was_preempted && now - started < budget;
+  });
+  lock.lock();
+  if (was_preempted) spin_.preempted(last);
+  if (done()) spin_.came(clock.now() - started, true);
+}
+
+void Outgoing::slept(Duration total) {
+  const std::lock_guard lock(mutex_);
+  spin_.came(total, false);
+}
+
+// ---- connecting ---------------------------------------------------------------------------------
+
+void Outgoing::want_connection() {
+  if (!is_closed_) tasks_.start(connect());
+}
+
+Task<void> Outgoing::connect() {
+  const auto self = shared_from_this();
+  const TimePoint start = not_before_;
+  if (start > around_.loop->now()) co_await sleep_until(*around_.loop, start);
+  const Member known = member();
+  Result<> outcome = co_await try_to_connect(known);
+  if (!outcome) {
+    std::string name = known.info.name();
+    const Result<Member> fresh = co_await around_.look_up(std::move(name));
+    if (fresh && *fresh != known) {
+      {
+        const std::lock_guard lock(mutex_);
+        member_ = *fresh;
+      }
+      outcome = co_await try_to_connect(*fresh);
+    }
+  }
+  if (outcome) {
+    pause_ = Duration::zero();
+    connected();
+    co_return;
+  }
+  pause_ = std::clamp(pause_ * 2, around_.pause_min, around_.pause_max);
+  not_before_ = around_.loop->now() + pause_;
+  fail_all(outcome.error().message, false);
+  around_.suspect(known);
+}
+
+Task<Result<>> Outgoing::try_to_connect(Member member) {
+  const TimePoint deadline = around_.loop->now() + around_.connect_timeout;
+  Task<Result<std::unique_ptr<Stream>>> opening = around_.open_stream(member);
+  std::string text = fmt::format("{} did not answer within {} ms", member.address,
+                                 around_.connect_timeout / std::chrono::milliseconds(1));
+  auto stream = co_await with_deadline<std::unique_ptr<Stream>>(*around_.loop, deadline,
+                                                                std::move(opening), text);
+  if (!stream) co_return fail(stream.error());
+  LinkOptions options = around_.link;
+  options.peer = member.info.describe();
+  {
+    const std::lock_guard lock(mutex_);
+    options.tag = connection_;
+  }
+  greeting_ = Link::open(*around_.loop, std::move(*stream), std::move(options), *this);
+  greeting_->set_limits(kHelloLimits);
+  greeting_failure_.clear();
+  welcome_.emplace(*around_.loop);
+  Hello hello;
+  hello.job = around_.job;
+  hello.from_name = self_.name();
+  hello.from_id = self_.id();
+  hello.from_incarnation = self_incarnation_;
+  hello.to_incarnation = member.incarnation;
+  Result<> outcome = greeting_->send(encode(hello));
+  if (outcome) {
+    Timer timer(*around_.loop, [&] { welcome_->set(fail(ErrorKind::Timeout, text)); });
+    timer.set(deadline);
+    outcome = co_await *welcome_;
+  }
+  welcome_.reset();
+  if (outcome && !greeting_failure_.empty()) {
+    outcome = fail(ErrorKind::Unavailable, greeting_failure_);
+  }
+  if (!outcome) {
+    greeting_->close();
+    greeting_.reset();
+  }
+  co_return outcome;
+}
+
+void Outgoing::connected() {
+  std::vector<std::pair<CallId, std::string>> refused;
+  {
+    const std::lock_guard lock(mutex_);
+    link_ = std::move(greeting_);
+    greeting_ = nullptr;
+    is_wanted_ = false;
+    waiting_bytes_ = 0;
+    for (Message& request : std::exchange(waiting_, {})) {
+      const CallId id = request.id;
+      if (!around_.calls->is_wanted(id)) continue;
+      if (auto sent = link_->send(std::move(request)); !sent) {
+        refused.emplace_back(id, sent.error().message);
+      }
+    }
+  }
+  heard_at_ = around_.loop->now();
+  heard_bytes_ = said_bytes_ = 0;
+  for (auto& [id, text] : refused) {
+    around_.calls->withdraw(id, {CallErrorKind::Unreachable, std::move(text), "", false});
+  }
+}
+
+void Outgoing::on_message(Link& link, Message message) {
+  if (message.type == kSignOfLife) return;
+  if (message.type == kWelcome || message.type == kRefused) {
+    if (message.type == kWelcome) link.set_limits(around_.link.limits);
+    around_.loop->post([self = shared_from_this(), message = std::move(message)] {
+      if (!self->welcome_) return;
+      Result<> outcome;
+      if (message.type == kRefused) outcome = fail(ErrorKind::Unavailable, message.payload);
+      self->welcome_->set(std::move(outcome));
+    });
+    return;
+  }
+  if (!is_response(message.type)) return link.give_up("it sent a request where answers belong");
+  if (!around_.calls->responded(link.tag(), std::move(message))) {
+    link.give_up("it answered a call that nobody made");
+  }
+}
+
+void Outgoing::on_lost(Link& link, std::string reason) {
+  if (greeting_.get() == &link) {
+    // Perhaps just after it was welcome.
+    greeting_failure_ = reason;
+    if (welcome_) welcome_->set(fail(ErrorKind::Unavailable, reason));
+    return;
+  }
+  std::shared_ptr<Link> gone;
+  const Member lost_member = member();
+  {
+    const std::lock_guard lock(mutex_);
+    if (link_.get() != &link) return;
+    gone = std::move(link_);
+    link_ = nullptr;
+    sent_before_bytes_ += gone->sent_bytes();
+    received_before_bytes_ += gone->received_bytes();
+  }
+  gone->close();
+  log::info("rpc", "{} lost its connection to {}: {}", self_.describe(),
+            lost_member.info.describe(), reason);
+  fail_all(reason, true);
+  around_.suspect(lost_member);
+}
+
+void Outgoing::fail_all(const std::string& reason, bool sent) {
+  PeerId ended = 0;
+  std::string text;
+  {
+    const std::lock_guard lock(mutex_);
+    ended = std::exchange(connection_, around_.next_connection());
+    waiting_.clear();
+    waiting_bytes_ = 0;
+    is_wanted_ = false;
+    std::optional<Duration> silence;
+    if (sent) silence = around_.loop->now() - heard_at_;
+    text = peer_lost_text(member_.info, reason, silence);
+  }
+  around_.calls->lost(ended, {CallErrorKind::Unreachable, text, "", sent});
+}
+
+// ---- the rest -----------------------------------------------------------------------------------
+
+void Outgoing::update(const Member& member) {
+  std::shared_ptr<Link> old;
+  {
+    const std::lock_guard lock(mutex_);
+    if (member_.incarnation != member.incarnation) old = link_;
+    member_ = member;
+  }
+  pause_ = Duration::zero();
+  not_before_ = TimePoint();
+  if (old) old->give_up("it was started again");
+}
+
+void Outgoing::look_after(TimePoint now, Duration silence_max) {
+  std::shared_ptr<Link> link;
+  {
+    const std::lock_guard lock(mutex_);
+    link = link_;
+  }
+  if (!link) return;
+  const std::uint64_t heard_bytes = link->received_bytes();
+  if (std::exchange(heard_bytes_, heard_bytes) != heard_bytes) {
+    heard_at_ = now;
+  } else if (now - heard_at_ > silence_max) {
+    return link->give_up(fmt::format("nothing was heard from it for {} s",
+                                     (now - heard_at_) / std::chrono::seconds(1)));
+  }
+  if (link->sent_bytes() == said_bytes_) {
+    [[maybe_unused]] const auto sent = link->send({kSignOfLife, 0, "", {}});
+  }
+  said_bytes_ = link->sent_bytes();
+}
+
+bool Outgoing::poll() {
+  std::shared_ptr<Link> link;
+  {
+    const std::lock_guard lock(mutex_);
+    link = link_;
+  }
+  return link && link->poll();
+}
+
+void Outgoing::close(const CallError& error) {
+  is_closed_ = true;
+  tasks_.cancel_all();
+  std::shared_ptr<Link> link;
+  PeerId ended = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    link = std::exchange(link_, nullptr);
+    waiting_.clear();
+    ended = connection_;
+  }
+  if (link) link->close();
+  if (greeting_) std::exchange(greeting_, nullptr)->close();
+  around_.calls->lost(ended, error);
+}
+
+}  // namespace muster::rpc

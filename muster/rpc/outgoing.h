@@ -1,0 +1,114 @@
+// Outgoing: this worker's calls to one other worker, and the connection that carries them.
+//
+// The connection is opened when the first call is made, and again after it was lost, with growing
+// pauses. What is called meanwhile waits for it. Calls that were under way when a connection broke
+// fail; they may have run.
+//
+// `submit` and `help` from any thread, the rest on the agent's loop.
+#pragma once
+
+#include "muster/base/clock.h"
+#include "muster/base/loop.h"
+#include "muster/base/spin.h"
+#include "muster/base/task.h"
+#include "muster/rpc/calls.h"
+#include "muster/rpc/group.h"
+#include "muster/rpc/hello.h"
+#include "muster/rpc/link.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace muster::rpc {
+
+// What all connections of an agent share.
+struct Surroundings {
+  net::EpollLoop* loop = nullptr;
+  Calls* calls = nullptr;
+  LinkOptions link;
+  std::string job;
+  Duration connect_timeout = std::chrono::seconds(10);
+  Duration pause_min = std::chrono::milliseconds(20);
+  Duration pause_max = std::chrono::seconds(2);
+  // A new number for each connection of the agent.
+  std::function<PeerId()> next_connection;
+  // Bytes to that worker, by the best way there is.
+  std::function<Task<Result<std::unique_ptr<Stream>>>(Member)> open_stream;
+  // A fresh look where it is; nothing new if it is as before.
+  std::function<Task<Result<Member>>(std::string name)> look_up;
+  std::function<void(const Member&)> suspect;
+};
+
+class Outgoing final : public LinkEvents,
+                       public internal::Helper,
+                       public std::enable_shared_from_this<Outgoing> {
+ public:
+  Outgoing(const Surroundings& around, WorkerInfo self, std::uint64_t self_incarnation,
+           Member member);
+  ~Outgoing() override;
+
+  void submit(Message request, Duration timeout, TimePoint deadline,
+              std::unique_ptr<CallSink> sink);
+  void help(const std::function<bool()>& done) override;
+  void slept(Duration total) override;
+
+  // It was started again somewhere else, or is the same.
+  void update(const Member& member);
+  // Once a while: sends a sign of life, and gives up on a peer that gave none for `silence_max`.
+  void look_after(TimePoint now, Duration silence_max);
+  // True if there was something to do.
+  bool poll();
+  // Fails what waits. Nothing happens afterwards.
+  void close(const CallError& error);
+
+  Member member() const;
+  std::size_t queued_bytes() const;
+  std::string_view kind() const;  // of the connection; empty when there is none
+  std::uint64_t sent_bytes() const;
+  std::uint64_t received_bytes() const;
+
+ private:
+  void on_message(Link& link, Message message) override;
+  void on_lost(Link& link, std::string reason) override;
+
+  void want_connection();
+  Task<void> connect();
+  Task<Result<>> try_to_connect(Member member);
+  void connected();
+  void fail_all(const std::string& reason, bool sent);
+
+  const Surroundings& around_;
+  const WorkerInfo self_;
+  const std::uint64_t self_incarnation_;
+
+  mutable std::mutex mutex_;  // guards what follows
+  Member member_;
+  PeerId connection_;
+  std::shared_ptr<Link> link_;    // when it can be used
+  std::vector<Message> waiting_;  // for the connection
+  std::size_t waiting_bytes_ = 0;
+  bool is_wanted_ = false;               // it is being opened
+  std::uint64_t sent_before_bytes_ = 0;  // by connections that are gone
+  std::uint64_t received_before_bytes_ = 0;
+  SpinBudget spin_;
+
+  // On the loop.
+  std::shared_ptr<Link> greeting_;  // not welcome yet
+  std::string greeting_failure_;
+  std::optional<Oneshot<Result<>>> welcome_;
+  TimePoint not_before_{};
+  Duration pause_ = Duration::zero();
+  std::uint64_t heard_bytes_ = 0;
+  std::uint64_t said_bytes_ = 0;
+  TimePoint heard_at_{};
+  bool is_closed_ = false;
+  TaskScope tasks_;
+};
+
+}  // namespace muster::rpc

@@ -1,0 +1,310 @@
+#include "muster/rpc/rpc.h"
+
+#include "muster/base/log.h"
+#include "muster/base/random.h"
+#include "muster/net/tcp.h"
+#include "muster/rpc/gather.h"
+#include "muster/rpc/network_agent.h"
+#include "muster/rpc/own_address.h"
+#include "muster/rpc/texts.h"
+#include "muster/store/prefix_store.h"
+#include "muster/store/tcp_store.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstdlib>
+#include <mutex>
+#include <utility>
+
+namespace muster::rpc {
+namespace {
+
+// What outlives `init` and `shutdown`.
+struct Process {
+  Functions functions;
+  Gather gather{functions};
+  std::mutex mutex;  // guards what follows
+  bool is_starting = false;
+  std::shared_ptr<NetworkAgent> agent;
+  std::unique_ptr<FunctionServer> server;
+};
+
+Process& process() {
+  // Never destroyed: threads that are still in a call at the end of the program may use it.
+  static auto* const kProcess = new Process;
+  return *kProcess;
+}
+
+std::string environment(const char* name) {
+  const char* const value = std::getenv(name);
+  return value == nullptr ? std::string() : std::string(value);
+}
+
+Result<std::int64_t> number_from(const char* name) {
+  const std::string text = environment(name);
+  if (text.empty()) {
+    return fail(ErrorKind::Invalid,
+                fmt::format("environment variable {} expected, but not set; start the program with "
+                            "`muster run`, or give the option",
+                            name));
+  }
+  std::int64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size()) {
+    return fail(ErrorKind::Invalid, fmt::format("environment variable {} must be a number, not {}",
+                                                name, log::quote(text)));
+  }
+  return number;
+}
+
+// A store on its own server, with everything that it needs.
+struct OwnedStore {
+  explicit OwnedStore(net::EpollLoop& loop) : transport(loop), random(Random::from_system()) {}
+  net::TcpTransport transport;
+  Random random;
+  std::unique_ptr<store::TcpStore> server;
+  std::unique_ptr<store::Store> view;
+};
+
+Task<Result<std::shared_ptr<store::Store>>> open_store(net::EpollLoop& loop, net::Endpoint endpoint,
+                                                       std::string prefix, Duration patience) {
+  auto owned = std::make_shared<OwnedStore>(loop);
+  store::TcpStoreOptions options;
+  options.endpoint = std::move(endpoint);
+  options.connect_timeout = patience;
+  auto connected =
+      co_await store::connect_tcp_store(loop, owned->transport, owned->random, options);
+  if (!connected) co_return fail(connected.error());
+  owned->server = std::move(*connected);
+  owned->view = store::make_prefix_store(std::move(prefix), *owned->server);
+  store::Store* const store = owned->view.get();
+  std::shared_ptr<store::Store> shared(std::move(owned), store);
+  co_return shared;
+}
+
+// What `init` makes of its options and the environment.
+struct Plan {
+  explicit Plan(const WorkerInfo& self) : agent(self) {}
+
+  AgentOptions agent;
+  net::Endpoint store;
+  std::string group;  // the same on all its workers, and different for each round
+  Duration patience = Duration::zero();
+  std::size_t thread_count = 0;
+};
+
+Result<std::string> own_address(const InitOptions& options, const net::Endpoint& store) {
+  if (!options.address.empty()) return options.address;
+  for (const char* const variable : {"MUSTER_SOCKET_IFNAME", "TP_SOCKET_IFNAME"}) {
+    if (const std::string name = environment(variable); !name.empty()) {
+      return address_of_interface(name);
+    }
+  }
+  return address_towards(store);
+}
+
+Result<Plan> plan(const InitOptions& options) {
+  if (options.thread_count == 0) return fail(ErrorKind::Invalid, bad_thread_count_text(0));
+  if (options.timeout < Duration::zero()) {
+    return fail(ErrorKind::Invalid, negative_default_timeout_text(
+                                        std::chrono::duration<double>(options.timeout).count()));
+  }
+  const auto rank = options.rank ? Result<std::int64_t>(*options.rank) : number_from("RANK");
+  if (!rank) return fail(rank.error());
+  std::optional<std::int64_t> world_size = options.world_size;
+  if (!options.dynamic && !world_size) {
+    const auto number = number_from("WORLD_SIZE");
+    if (!number) return fail(number.error());
+    world_size = *number;
+  }
+  if (options.dynamic) world_size.reset();
+  const std::string name = options.name.empty() ? fmt::format("worker{}", *rank) : options.name;
+  auto info = WorkerInfo::create_member(name, *rank);
+  if (!info) return fail(info.error());
+  if (world_size && (*world_size <= 0 || *rank >= *world_size)) {
+    return fail(ErrorKind::Invalid,
+                fmt::format("rank {} does not belong to a world of size {}", *rank, *world_size));
+  }
+  std::string where = options.store;
+  if (where.empty()) {
+    const auto port = number_from("MASTER_PORT");
+    if (!port) return fail(port.error());
+    if (environment("MASTER_ADDR").empty()) {
+      return fail(ErrorKind::Invalid,
+                  "environment variable MASTER_ADDR expected, but not set; "
+                  "start the program with `muster run`, or give the option");
+    }
+    where = net::describe({environment("MASTER_ADDR"), static_cast<int>(*port)});
+  }
+  auto endpoint = net::parse_endpoint(where, 29500);
+  if (!endpoint) return fail(endpoint.error());
+  auto address = own_address(options, *endpoint);
+  if (!address) return fail(address.error());
+
+  Plan made(*info);
+  made.store = *endpoint;
+  made.agent.world_size = world_size;
+  made.agent.host = *address;
+  made.agent.timeout = options.timeout;
+  made.agent.uses_shared_memory = options.shared_memory;
+  made.thread_count = options.thread_count;
+  std::string round = environment("MUSTER_ROUND");
+  if (round.empty()) round = environment("TORCHELASTIC_RESTART_COUNT");
+  made.group = fmt::format("rpc/{}/{}", environment("TORCHELASTIC_RUN_ID"), round);
+  const Duration for_ever = std::chrono::hours(24 * 365);
+  const Duration by_default = options.timeout > Duration::zero() ? options.timeout : for_ever;
+  made.patience = options.start_timeout.value_or(by_default);
+  return made;
+}
+
+// The names of all workers.
+std::vector<std::string> names_of(const Agent& agent) {
+  std::vector<std::string> names;
+  for (const WorkerInfo& info : agent.workers()) names.push_back(info.name());
+  return names;
+}
+
+CallResult<> wait_for_all(Process& state, NetworkAgent& agent, Duration timeout) {
+  std::optional<double> seconds;
+  if (timeout > Duration::zero()) seconds = std::chrono::duration<double>(timeout).count();
+  if (!agent.is_static()) {
+    const SystemClock clock;
+    const TimePoint deadline = seconds ? clock.now() + timeout : kNever;
+    agent.calls().wait_until_idle([&] { return clock.now() < deadline; });
+    return {};
+  }
+  return state.gather.quiesce(agent, names_of(agent), seconds);
+}
+
+}  // namespace
+
+Functions& functions() { return process().functions; }
+
+Result<> init(InitOptions options) {
+  Process& state = process();
+  {
+    const std::lock_guard lock(state.mutex);
+    if (state.is_starting || state.agent) {
+      return fail(ErrorKind::Conflict, already_initialized_text());
+    }
+    state.is_starting = true;
+  }
+  auto made = plan(options);
+  Result<std::shared_ptr<NetworkAgent>> agent = fail(ErrorKind::Invalid, "");
+  std::unique_ptr<FunctionServer> server;
+  if (!made) {
+    agent = fail(made.error());
+  } else {
+    state.gather.begin(made->group);
+    server = std::make_unique<FunctionServer>(state.functions, made->thread_count,
+                                              made->agent.self.id());
+    agent = NetworkAgent::start(
+        made->agent,
+        [made = *made](net::EpollLoop& loop) {
+          return open_store(loop, made.store, made.group, made.patience);
+        },
+        *server, made->patience);
+  }
+  if (agent) {
+    if (auto set = set_current_agent(*agent); !set) agent = fail(set.error());
+  }
+  const std::lock_guard lock(state.mutex);
+  state.is_starting = false;
+  if (!agent) return fail(agent.error());
+  state.agent = std::move(*agent);
+  state.server = std::move(server);
+  return {};
+}
+
+CallResult<> shutdown(ShutdownOptions options) {
+  Process& state = process();
+  std::shared_ptr<NetworkAgent> agent;
+  {
+    const std::lock_guard lock(state.mutex);
+    agent = state.agent;
+  }
+  if (!agent) return call_failed(internal::not_initialized());
+  CallResult<> outcome;
+  bool leads = false;
+  if (options.graceful) {
+    const auto names = names_of(*agent);
+    outcome = wait_for_all(state, *agent, options.timeout);
+    leads = agent->is_static() && !names.empty() &&
+            *std::min_element(names.begin(), names.end()) == agent->self().name();
+  }
+  if (leads && outcome) agent->wait_for_peers_to_leave();
+  agent->shutdown();
+  clear_current_agent();
+  std::unique_ptr<FunctionServer> server;
+  {
+    const std::lock_guard lock(state.mutex);
+    state.agent.reset();
+    server = std::move(state.server);
+  }
+  server->stop();
+  return outcome;
+}
+
+bool is_running() { return current_agent() != nullptr; }
+
+WorkerInfo self() {
+  const auto agent = current_agent();
+  if (!agent) throw CallException(internal::not_initialized());
+  return agent->self();
+}
+
+std::vector<WorkerInfo> workers() {
+  const auto agent = current_agent();
+  if (!agent) throw CallException(internal::not_initialized());
+  return agent->workers();
+}
+
+CallResult<> barrier() {
+  const auto agent = current_agent();
+  if (!agent) return call_failed(internal::not_initialized());
+  auto outcome = process().gather.all(*agent, names_of(*agent), "", std::nullopt);
+  if (!outcome) return call_failed(std::move(outcome.error()));
+  return {};
+}
+
+std::map<std::string, std::string> metrics() {
+  const auto agent = current_agent();
+  if (!agent) return {};
+  auto figures = agent->metrics();
+  Process& state = process();
+  const std::lock_guard lock(state.mutex);
+  if (state.server) {
+    figures["agent.thread_pool_size"] = fmt::to_string(state.server->thread_count());
+    figures["agent.num_idle_threads"] = fmt::to_string(state.server->idle_count());
+    figures["agent.server_active_async_calls"] = fmt::to_string(state.server->asynchronous_count());
+  }
+  return figures;
+}
+
+namespace internal {
+
+std::shared_ptr<Agent> agent_or_null() { return current_agent(); }
+
+CallError not_initialized() {
+  return {CallErrorKind::Rejected, "RPC has not been initialized. Call rpc::init first.", "",
+          false};
+}
+
+void submit(Agent& agent, const Destination& to, Result<Message> request,
+            std::unique_ptr<CallSink> sink) {
+  if (!request) {
+    return agent.calls().refuse(std::move(sink),
+                                {CallErrorKind::Rejected, request.error().message, "", false});
+  }
+  if (!to.id()) {
+    return agent.submit(to.name(), std::move(*request), to.timeout_seconds(), std::move(sink));
+  }
+  auto info = agent.find(*to.id());
+  if (!info) return agent.calls().refuse(std::move(sink), std::move(info.error()));
+  agent.submit(info->name(), std::move(*request), to.timeout_seconds(), std::move(sink));
+}
+
+}  // namespace internal
+}  // namespace muster::rpc

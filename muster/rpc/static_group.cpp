@@ -1,0 +1,246 @@
+// StaticGroup: ranks 0 … size - 1, each with its record under a key of its own.
+//
+//   kind      what kind of group this is, and its size
+//   rank/N    the Member that has rank N
+//
+// Only commands that every PyTorch server knows are used.
+#include "muster/base/log.h"
+#include "muster/rpc/group.h"
+#include "muster/rpc/group_store.h"
+#include "muster/rpc/member.h"
+#include "muster/rpc/texts.h"
+
+#include <fmt/format.h>
+
+#include <cstddef>
+#include <map>
+#include <string_view>
+#include <utility>
+
+namespace muster::rpc {
+namespace {
+
+// How long a worker that gives up may take to find out who is missing: the store may be the reason.
+constexpr Duration kLastLookMax = std::chrono::seconds(5);
+
+std::string record_key(std::int64_t rank) { return fmt::format("rank/{}", rank); }
+
+// What is in the store for `rank`; nobody else's record may be there.
+Result<Member> read_record(std::int64_t rank, std::string_view bytes) {
+  const std::string key = record_key(rank);
+  Result<Member> member = decode_member(key, bytes);
+  if (member && member->info.id() != rank) {
+    return corrupt_value(key, fmt::format("it is the record of {}", member->info.describe()));
+  }
+  return member;
+}
+
+// Writes `self` under its rank. What is there may be of a worker of the same name that was here
+// before: it is replaced. Requires: `loop` and `store` outlive the task.
+Task<Result<>> write_record(Loop& loop, store::Store& store, Member self) {
+  Retries retries(self.incarnation);
+  const std::int64_t rank = self.info.id();
+  const std::string wanted = encode_member(self);
+  std::string expected;
+  for (;;) {
+    std::string key = record_key(rank);
+    std::string before = expected;
+    std::string desired = wanted;
+    const auto swapped =
+        co_await store.compare_set(std::move(key), std::move(before), std::move(desired));
+    std::optional<Duration> pause;
+    if (!swapped) {
+      pause = retries.after_failure(swapped.error());
+      if (!pause) co_return fail(swapped.error());
+    } else if (swapped->stored || swapped->value == wanted) {
+      co_return Result<>();
+    } else if (swapped->value == expected) {
+      expected.clear();  // it is not there any more
+      pause = retries.after_conflict();
+    } else {
+      const auto present = read_record(rank, swapped->value);
+      if (!present) co_return fail(present.error());
+      if (present->info != self.info) co_return fail(ErrorKind::Invalid, duplicate_id_text(rank));
+      // What was there before we looked is no reason to wait; what came since is.
+      const bool looked_before = !std::exchange(expected, swapped->value).empty();
+      if (!looked_before) continue;
+      pause = retries.after_conflict();
+    }
+    if (!pause) {
+      co_return fail(ErrorKind::Unavailable,
+                     fmt::format("others keep writing key {}", log::quote(record_key(rank))));
+    }
+    const TimePoint next = after(loop.now(), *pause);
+    co_await sleep_until(loop, next);
+  }
+}
+
+// All members by rank, once all are there. Requires: `store` outlives the task.
+Task<Result<std::vector<Member>>> read_all(store::Store& store, std::int64_t world_size,
+                                           TimePoint deadline) {
+  std::vector<std::string> keys;
+  for (std::int64_t rank = 0; rank < world_size; ++rank) keys.push_back(record_key(rank));
+  const auto values = co_await store.multi_get(std::move(keys), deadline);
+  if (!values) co_return fail(values.error());
+  std::vector<Member> members;
+  std::map<std::string_view, std::size_t> rank_of;
+  for (std::size_t rank = 0; rank < values->size(); ++rank) {
+    auto member = read_record(static_cast<std::int64_t>(rank), (*values)[rank]);
+    if (!member) co_return fail(member.error());
+    members.push_back(std::move(*member));
+  }
+  for (std::size_t rank = 0; rank < members.size(); ++rank) {
+    const auto [first, added] = rank_of.emplace(members[rank].info.name(), rank);
+    if (added) continue;
+    co_return fail(ErrorKind::Invalid,
+                   duplicate_name_text(members[first->second].info, members[rank].info.id()));
+  }
+  co_return members;
+}
+
+// Requires: `store` outlives the task.
+Task<Result<std::vector<std::int64_t>>> find_missing(store::Store& store, std::int64_t world_size) {
+  std::vector<std::int64_t> missing;
+  for (std::int64_t rank = 0; rank < world_size; ++rank) {
+    std::string key = record_key(rank);
+    const auto value = co_await store.try_get(std::move(key));
+    if (!value) co_return fail(value.error());
+    if (!*value) missing.push_back(rank);
+  }
+  co_return missing;
+}
+
+// "rank 3", "ranks 1 and 3", "ranks 0, 2 and 5 to 9": exactly those, however many.
+std::string name_ranks(const std::vector<std::int64_t>& ranks) {
+  std::vector<std::string> runs;
+  for (std::size_t index = 0; index < ranks.size();) {
+    std::size_t end = index + 1;
+    while (end < ranks.size() && ranks[end] == ranks[end - 1] + 1) ++end;
+    if (end - index < 3) end = index + 1;
+    runs.push_back(end == index + 1 ? fmt::format("{}", ranks[index])
+                                    : fmt::format("{} to {}", ranks[index], ranks[end - 1]));
+    index = end;
+  }
+  const std::string last = std::move(runs.back());
+  runs.pop_back();
+  return fmt::format("{} {}{}{}", ranks.size() == 1 ? "rank" : "ranks", fmt::join(runs, ", "),
+                     runs.empty() ? "" : " and ", last);
+}
+
+std::string missing_text(const std::vector<std::int64_t>& missing, std::int64_t world_size,
+                         Duration waited) {
+  return fmt::format(
+      "{} of {} {} not come within {}; see whether they were started and still run, and with this "
+      "store and world size",
+      name_ranks(missing), world_size, missing.size() == 1 ? "has" : "have", describe(waited));
+}
+
+class StaticGroup final : public Group {
+ public:
+  // Requires: `members` are all, by rank.
+  StaticGroup(store::Store& store, WorkerInfo self, std::vector<Member> members,
+              GroupEvents& events)
+      : store_(store), self_(std::move(self)), members_(std::move(members)), events_(events) {
+    events_.on_members(members_);
+  }
+
+  bool is_static() const override { return true; }
+
+  Task<Result<Member>> look_up(std::string name) override {
+    std::size_t rank = 0;
+    while (rank < members_.size() && members_[rank].info.name() != name) ++rank;
+    if (rank == members_.size()) {
+      co_return fail(ErrorKind::Invalid, unknown_destination_name_text(self_, name));
+    }
+    std::string key = record_key(static_cast<std::int64_t>(rank));
+    const auto value = co_await store_.try_get(std::move(key));
+    if (!value) co_return fail(value.error());
+    if (!*value) {
+      co_return fail(ErrorKind::Closed,
+                     fmt::format("the record of {} is gone from the store; the store may have "
+                                 "been started again",
+                                 members_[rank].info.describe()));
+    }
+    auto found = read_record(static_cast<std::int64_t>(rank), **value);
+    if (!found) co_return found;
+    // The name of a rank never changes.
+    if (found->info.name() != name) {
+      co_return corrupt_value(record_key(static_cast<std::int64_t>(rank)),
+                              fmt::format("it is the record of {}", found->info.describe()));
+    }
+    if (*found != members_[rank]) {
+      members_[rank] = *found;
+      events_.on_members(members_);
+    }
+    co_return found;
+  }
+
+  void suspect(const Member&) override {}
+  Task<Result<>> leave(TimePoint) override { co_return Result<>(); }
+
+ private:
+  store::Store& store_;
+  const WorkerInfo self_;
+  std::vector<Member> members_;  // by rank
+  GroupEvents& events_;
+};
+
+// Comes to the group and waits for the others, without the last look for who is missing.
+Task<Result<std::vector<Member>>> meet(Loop& loop, store::Store& store, Member self,
+                                       std::int64_t world_size, TimePoint deadline) {
+  const auto agreed = co_await agree_on_kind(loop, store, world_size, self.incarnation);
+  if (!agreed) co_return fail(agreed.error());
+  const auto rank = static_cast<std::size_t>(self.info.id());
+  const std::uint64_t incarnation = self.incarnation;
+  const auto written = co_await write_record(loop, store, std::move(self));
+  if (!written) co_return fail(written.error());
+  auto members = co_await read_all(store, world_size, deadline);
+  if (members && (*members)[rank].incarnation != incarnation) {
+    // Somebody of our name and rank came after us. It cannot know that we still run, but we do.
+    co_return fail(ErrorKind::Invalid, duplicate_id_text(static_cast<std::int64_t>(rank)));
+  }
+  co_return members;
+}
+
+}  // namespace
+
+Task<Result<std::unique_ptr<Group>>> join_static_group(Loop& loop, store::Store& store, Member self,
+                                                       std::int64_t world_size, GroupEvents& events,
+                                                       TimePoint deadline) {
+  if (const auto fit = check_member(self); !fit) co_return fail(fit.error());
+  if (world_size < 1 || world_size > std::int64_t{kWorkerIdMax} + 1 ||
+      self.info.id() >= world_size) {
+    co_return fail(ErrorKind::Invalid, fmt::format("{} does not fit a world size of {}",
+                                                   self.info.describe(), world_size));
+  }
+  const TimePoint since = loop.now();
+  const WorkerInfo me = self.info;
+  auto meeting = meet(loop, store, std::move(self), world_size, deadline);
+  std::string what = "the store does not answer";
+  auto members = co_await with_deadline(loop, deadline, std::move(meeting), std::move(what));
+  if (members) {
+    std::unique_ptr<Group> group =
+        std::make_unique<StaticGroup>(store, me, std::move(*members), events);
+    co_return group;
+  }
+  if (members.error().kind != ErrorKind::Timeout) co_return fail(members.error());
+
+  const Duration waited = loop.now() - since;
+  const TimePoint latest = after(loop.now(), kLastLookMax);
+  auto looking = find_missing(store, world_size);
+  std::string silent = "the store does not answer";
+  const auto missing = co_await with_deadline(loop, latest, std::move(looking), std::move(silent));
+  if (!missing) {
+    co_return fail(ErrorKind::Timeout,
+                   fmt::format("not all {} ranks have come within {}, and who is missing could not "
+                               "be found out: {}",
+                               world_size, describe(waited), missing.error().message));
+  }
+  if (missing->empty()) {
+    co_return fail(ErrorKind::Timeout, fmt::format("all {} ranks have come, but not within {}",
+                                                   world_size, describe(waited)));
+  }
+  co_return fail(ErrorKind::Timeout, missing_text(*missing, world_size, waited));
+}
+
+}  // namespace muster::rpc

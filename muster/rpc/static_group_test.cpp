@@ -1,0 +1,266 @@
+#include "muster/rpc/group.h"
+#include "muster/rpc/group_store.h"
+#include "muster/rpc/member.h"
+#include "muster/rpc/texts.h"
+#include "muster/sim/loop.h"
+#include "tests/rendezvous/faulty_store.h"
+#include "tests/rpc/group_workers.h"
+#include "tests/server/tcp_store_base.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace muster::rpc {
+namespace {
+
+using namespace std::chrono_literals;
+using rendezvous::testing::FaultyStore;
+using testing::failed_with;
+using testing::GroupWorker;
+using testing::member;
+using Names = std::vector<std::string>;
+
+class StaticGroupTest : public ::testing::Test {
+ protected:
+  GroupWorker& start(std::string name, std::int64_t rank, std::int64_t world_size,
+                     Duration timeout = 2s) {
+    workers.emplace_back(loop, *store, member(std::move(name), rank, ++incarnation));
+    workers.back().join_static(world_size, loop.now() + timeout);
+    loop.run_until_idle();
+    return workers.back();
+  }
+  Result<Member> look_up(GroupWorker& by, std::string name) {
+    return loop.block_on(by.group->look_up(std::move(name)));
+  }
+
+  sim::Loop loop;
+  std::unique_ptr<store::Store> store = store::make_memory_store(loop);
+  std::uint64_t incarnation = 0;
+  std::deque<GroupWorker> workers;
+};
+
+TEST_F(StaticGroupTest, EndsJoiningWhenAllHaveComeAndKnowsThemByRank) {  // S36, S37
+  for (const std::int64_t rank : {2, 0, 3}) start("worker" + std::to_string(rank), rank, 4);
+  loop.advance(1s);
+  for (GroupWorker& worker : workers) EXPECT_FALSE(worker.done());
+  start("worker1", 1, 4);
+  for (GroupWorker& worker : workers) {
+    ASSERT_NE(worker.group, nullptr);
+    EXPECT_TRUE(worker.group->is_static());
+    EXPECT_EQ(worker.told_count, 1);
+    EXPECT_EQ(worker.names(), (Names{"worker0", "worker1", "worker2", "worker3"}));
+    for (std::size_t rank = 0; rank < 4; ++rank) {
+      EXPECT_EQ(worker.members[rank].info.id(), static_cast<std::int16_t>(rank));
+    }
+    for (GroupWorker& other : workers) {
+      const auto found = look_up(worker, other.self.info.name());
+      ASSERT_TRUE(found) << found.error().message;
+      EXPECT_EQ(*found, other.self);
+    }
+  }
+  const auto unknown = look_up(workers.front(), "worker4");
+  ASSERT_FALSE(unknown);
+  EXPECT_EQ(unknown.error().kind, ErrorKind::Invalid);
+  EXPECT_NE(unknown.error().message.find("could not find destination"), std::string::npos);
+}
+
+TEST_F(StaticGroupTest, CanBeOneWorkerAlone) {  // S48
+  GroupWorker& me = start("me", 0, 1);
+  ASSERT_NE(me.group, nullptr);
+  EXPECT_EQ(me.members, std::vector<Member>{me.self});
+  EXPECT_TRUE(loop.block_on(me.group->leave(loop.now())));
+}
+
+TEST_F(StaticGroupTest, RefusesEverybodyWhenAllHaveOneName) {  // S44
+  for (std::int64_t rank = 0; rank < 4; ++rank) start("same", rank, 4);
+  for (GroupWorker& worker : workers) {
+    EXPECT_TRUE(failed_with(worker.error, ErrorKind::Invalid,
+                            duplicate_name_text(workers.front().self.info, 1)));
+    EXPECT_EQ(worker.told_count, 0);
+  }
+}
+
+TEST_F(StaticGroupTest, RefusesEverybodyWhenTwoShareAName) {  // S45
+  start("a", 0, 4);
+  start("b", 1, 4);
+  start("c", 2, 4);
+  start("b", 3, 4);
+  for (GroupWorker& worker : workers) {
+    EXPECT_TRUE(failed_with(worker.error, ErrorKind::Invalid,
+                            duplicate_name_text(workers[1].self.info, 3)));
+  }
+}
+
+TEST_F(StaticGroupTest, ListsExactlyTheRanksThatAreMissingWhenTheDeadlinePasses) {  // S188, X-37
+  start("a", 0, 4);
+  loop.advance(500ms);
+  start("b", 2, 4);
+  loop.advance(1500ms);
+  EXPECT_TRUE(failed_with(workers[0].error, ErrorKind::Timeout,
+                          "ranks 1 and 3 of 4 have not come within 2s; see whether"));
+  EXPECT_FALSE(workers[1].done());
+  loop.advance(500ms);
+  EXPECT_TRUE(failed_with(workers[1].error, ErrorKind::Timeout,
+                          "ranks 1 and 3 of 4 have not come within 2s; see whether"));
+}
+
+TEST_F(StaticGroupTest, NamesOneMissingRankAndLongRunsOfThem) {
+  start("a", 1, 2);
+  loop.advance(2s);
+  EXPECT_TRUE(failed_with(workers[0].error, ErrorKind::Timeout, "rank 0 of 2 has not come within"));
+  store = store::make_memory_store(loop);
+  start("a", 1, 1000);
+  start("b", 4, 1000);
+  start("c", 999, 1000);
+  loop.advance(2s);
+  EXPECT_TRUE(failed_with(workers[1].error, ErrorKind::Timeout,
+                          "ranks 0, 2, 3 and 5 to 998 of 1000 have not come within 2s"));
+}
+
+TEST_F(StaticGroupTest, FindsAWorkerThatWasStartedAgainAtItsNewAddress) {  // S172
+  GroupWorker& a = start("a", 0, 2);
+  GroupWorker& b = start("b", 1, 2);
+  ASSERT_TRUE(a.group && b.group);
+  b.die();
+  const auto stale = look_up(a, "b");
+  ASSERT_TRUE(stale);
+  EXPECT_EQ(*stale, b.self);
+  EXPECT_EQ(a.told_count, 1);
+
+  GroupWorker& again = start("b", 1, 2);
+  ASSERT_NE(again.group, nullptr);
+  const auto fresh = look_up(a, "b");
+  ASSERT_TRUE(fresh) << fresh.error().message;
+  EXPECT_EQ(*fresh, again.self);
+  EXPECT_EQ(a.told_count, 2);
+  EXPECT_EQ(a.members[1], again.self);
+}
+
+TEST_F(StaticGroupTest, RefusesAnotherNameForARankThatIsTaken) {
+  start("a", 0, 2);
+  GroupWorker& late = start("c", 0, 2);
+  EXPECT_TRUE(failed_with(late.error, ErrorKind::Invalid, duplicate_id_text(0)));
+  start("b", 1, 2);
+  ASSERT_NE(workers[0].group, nullptr);
+  EXPECT_EQ(workers[0].names(), (Names{"a", "b"}));
+}
+
+TEST_F(StaticGroupTest, TellsAWorkerThatWasReplacedWhileItWaited) {
+  GroupWorker& first = start("a", 0, 2);
+  GroupWorker& second = start("a", 0, 2);
+  start("b", 1, 2);
+  EXPECT_TRUE(failed_with(first.error, ErrorKind::Invalid, duplicate_id_text(0)));
+  EXPECT_NE(second.group, nullptr);
+}
+
+TEST_F(StaticGroupTest, IsNoneForAWorkerWithAnotherWorldSize) {
+  start("a", 0, 2);
+  GroupWorker& larger = start("b", 1, 3);
+  EXPECT_TRUE(
+      failed_with(larger.error, ErrorKind::Invalid, "a world size of 2, this worker with 3"));
+  start("b", 1, 2);
+  EXPECT_NE(workers[0].group, nullptr);
+}
+
+TEST_F(StaticGroupTest, RefusesRanksAndSizesThatCannotBe) {
+  EXPECT_TRUE(failed_with(start("a", 2, 2).error, ErrorKind::Invalid, "world size of 2"));
+  EXPECT_TRUE(failed_with(start("a", 0, 0).error, ErrorKind::Invalid, "world size of 0"));
+  EXPECT_TRUE(failed_with(start("a", 0, 32769).error, ErrorKind::Invalid, "world size of 32769"));
+}
+
+TEST_F(StaticGroupTest, LeavesWhatItCannotReadAsItIs) {
+  ASSERT_TRUE(loop.block_on(store->set("rank/0", "somebody else's")));
+  GroupWorker& a = start("a", 0, 2);
+  EXPECT_TRUE(failed_with(a.error, ErrorKind::Corrupt, "\"rank/0\""));
+  // Nor does one look at others' values with more trust.
+  ASSERT_TRUE(loop.block_on(store->set("rank/1", encode_member(member("x", 5, 9)))));
+  ASSERT_TRUE(loop.block_on(store->set("rank/0", encode_member(member("a", 0, 9)))));
+  GroupWorker& again = start("a", 0, 2);
+  EXPECT_TRUE(failed_with(again.error, ErrorKind::Corrupt, "\"rank/1\""));
+  EXPECT_EQ(*loop.block_on(store->get("rank/1", kNever)), encode_member(member("x", 5, 9)));
+  ASSERT_TRUE(loop.block_on(store->set(std::string(kGroupKindKey), "MusterRG1 static 4x")));
+  EXPECT_TRUE(failed_with(start("a", 0, 2).error, ErrorKind::Corrupt, "\"kind\""));
+}
+
+TEST_F(StaticGroupTest, TriesAgainWhenNobodyKnowsWhetherAWriteTookEffect) {
+  FaultyStore faulty(*store);
+  for (const auto breaks : {FaultyStore::Break::Before, FaultyStore::Break::After}) {
+    GroupWorker worker(loop, faulty, member("a", 0, ++incarnation));
+    faulty.compare_set_breaks = breaks;
+    faulty.compare_set_count = 0;
+    worker.join_static(1, loop.now() + 10s);
+    ASSERT_TRUE(loop.run_until([&] { return worker.done(); }, loop.now() + 20s));
+    EXPECT_NE(worker.group, nullptr) << worker.error->message;
+    EXPECT_GE(faulty.compare_set_count, 3);
+  }
+}
+
+TEST_F(StaticGroupTest, GivesUpOnAStoreThatIsGone) {
+  FaultyStore faulty(*store);
+  faulty.unreachable = true;
+  GroupWorker worker(loop, faulty, member("a", 0, 1));
+  worker.join_static(1, kNever);
+  ASSERT_TRUE(loop.run_until([&] { return worker.done(); }, loop.now() + 1min));
+  EXPECT_TRUE(failed_with(worker.error, ErrorKind::Closed, "the connection broke"));
+  EXPECT_EQ(faulty.compare_set_count, Retries::kFailuresMax + 1);
+}
+
+// ---- over the network
+
+class NetworkedStaticGroup : public store::testing::TcpStoreBase,
+                             public ::testing::TestWithParam<wire::Dialect> {
+ protected:
+  NetworkedStaticGroup() { store = connect_to(client_host, GetParam(), default_options()); }
+};
+INSTANTIATE_TEST_SUITE_P(Dialect, NetworkedStaticGroup,
+                         ::testing::Values(wire::Dialect::Extension, wire::Dialect::Modern,
+                                           wire::Dialect::Legacy),
+                         store::testing::dialect_name);
+
+TEST_P(NetworkedStaticGroup, NeedsOnlyWhatThePlainestServerKnows) {
+  GroupWorker a(client_host.loop(), *store, member("a", 0, 1));
+  GroupWorker b(writer_host.loop(), *writer, member("b", 1, 2));
+  a.join_static(2, loop.now() + 2s);
+  loop.advance(1s);
+  EXPECT_FALSE(a.done());
+  b.join_static(2, loop.now() + 2s);
+  ASSERT_TRUE(loop.run_until([&] { return a.done() && b.done(); }, loop.now() + 10s));
+  ASSERT_TRUE(a.group && b.group);
+  EXPECT_EQ(a.members, (std::vector<Member>{a.self, b.self}));
+  EXPECT_EQ(b.members, a.members);
+
+  GroupWorker again(client_host.loop(), *store, member("a", 0, 3));
+  again.join_static(2, loop.now() + 2s);
+  ASSERT_TRUE(loop.run_until([&] { return again.done(); }, loop.now() + 10s));
+  ASSERT_NE(again.group, nullptr);
+  const auto found = await(b.group->look_up("a"));
+  ASSERT_TRUE(found) << found.error().message;
+  EXPECT_EQ(*found, again.self);
+}
+
+TEST_P(NetworkedStaticGroup, NamesTheMissing) {  // S188
+  GroupWorker a(client_host.loop(), *store, member("a", 0, 1));
+  GroupWorker b(writer_host.loop(), *writer, member("b", 2, 2));
+  a.join_static(4, loop.now() + 2s);
+  b.join_static(4, loop.now() + 2s);
+  ASSERT_TRUE(loop.run_until([&] { return a.done() && b.done(); }, loop.now() + 3s));
+  EXPECT_TRUE(failed_with(a.error, ErrorKind::Timeout, "ranks 1 and 3 of 4 have not come within"));
+  EXPECT_TRUE(failed_with(b.error, ErrorKind::Timeout, "ranks 1 and 3 of 4 have not come within"));
+}
+
+TEST_P(NetworkedStaticGroup, FailsInBoundedTimeWhenTheStoreFallsSilent) {
+  GroupWorker a(client_host.loop(), *store, member("a", 0, 1));
+  network.crash(server_host, sim::Crash::Silent);
+  a.join_static(2, loop.now() + 2s);
+  ASSERT_TRUE(loop.run_until([&] { return a.done(); }, loop.now() + 8s));
+  EXPECT_TRUE(failed_with(a.error, ErrorKind::Timeout, "who is missing could not be found out"));
+}
+
+}  // namespace
+}  // namespace muster::rpc

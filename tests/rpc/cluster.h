@@ -1,0 +1,166 @@
+// Workers of one group in one process, each with an agent of its own, and the store through which
+// they meet: real sockets, real threads.
+#pragma once
+
+#include "muster/base/random.h"
+#include "muster/net/epoll_loop.h"
+#include "muster/net/tcp.h"
+#include "muster/rpc/function_server.h"
+#include "muster/rpc/functions.h"
+#include "muster/rpc/gather.h"
+#include "muster/rpc/network_agent.h"
+#include "muster/store/prefix_store.h"
+#include "muster/store/server.h"
+#include "muster/store/tcp_store.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <future>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace muster::rpc::testing {
+
+// A store server on a thread of its own.
+class StoreHost {
+ public:
+  StoreHost() {
+    std::promise<int> port;
+    auto known = port.get_future();
+    thread_ = std::thread([this, &port] {
+      net::TcpTransport transport(loop_);
+      store::Server server(loop_, {});
+      const auto listening = server.listen(transport, {"127.0.0.1", 0}, "");
+      port.set_value(listening ? *listening : 0);
+      loop_.run();
+    });
+    port_ = known.get();
+  }
+  ~StoreHost() {
+    loop_.stop();
+    thread_.join();
+  }
+  int port() const { return port_; }
+
+  // For NetworkAgent::start.
+  OpenStore opener(std::string prefix = "rpc") const {
+    return [port = port_, prefix](net::EpollLoop& loop) { return open(loop, port, prefix); };
+  }
+
+ private:
+  struct Owned {
+    explicit Owned(net::EpollLoop& loop) : transport(loop), random(1) {}
+    net::TcpTransport transport;
+    Random random;
+    std::unique_ptr<store::TcpStore> server;
+    std::unique_ptr<store::Store> view;
+  };
+  static Task<Result<std::shared_ptr<store::Store>>> open(net::EpollLoop& loop, int port,
+                                                          std::string prefix) {
+    auto owned = std::make_shared<Owned>(loop);
+    store::TcpStoreOptions options;
+    options.endpoint = net::Endpoint{"127.0.0.1", port};
+    auto connected =
+        co_await store::connect_tcp_store(loop, owned->transport, owned->random, options);
+    if (!connected) co_return fail(connected.error());
+    owned->server = std::move(*connected);
+    owned->view = store::make_prefix_store(std::move(prefix), *owned->server);
+    store::Store* const store = owned->view.get();
+    std::shared_ptr<store::Store> shared(std::move(owned), store);
+    co_return shared;
+  }
+
+  net::EpollLoop loop_;
+  std::thread thread_;
+  int port_ = 0;
+};
+
+// One worker. Its functions may be added before and while it runs.
+class Worker {
+ public:
+  ~Worker() { stop(); }
+
+  Result<> start(AgentOptions options, const StoreHost& store, Duration patience,
+                 std::size_t thread_count = 4) {
+    gather = std::make_unique<Gather>(functions);
+    gather->begin("test");
+    server = std::make_unique<FunctionServer>(functions, thread_count, options.self.id());
+    auto started = NetworkAgent::start(std::move(options), store.opener(), *server, patience);
+    if (!started) return fail(started.error());
+    agent = std::move(*started);
+    return {};
+  }
+  void stop() {
+    if (agent) agent->shutdown();
+    if (server) server->stop();
+  }
+
+  template <typename F, typename... Args>
+  auto async(std::string_view to, std::optional<double> timeout, std::string_view name,
+             Args&&... args) {
+    return async_as(static_cast<F*>(nullptr), to, timeout, name, std::forward<Args>(args)...);
+  }
+  template <typename F, typename... Args>
+  auto call(std::string_view to, std::string_view name, Args&&... args) {
+    return async<F>(to, std::nullopt, name, std::forward<Args>(args)...).wait();
+  }
+
+  Functions functions;
+  std::unique_ptr<Gather> gather;
+  std::unique_ptr<FunctionServer> server;
+  std::shared_ptr<NetworkAgent> agent;
+
+ private:
+  template <typename R, typename... P, typename... Args>
+  Future<R> async_as(R (*)(P...), std::string_view to, std::optional<double> timeout,
+                     std::string_view name, Args&&... args) {
+    Promise<R> promise;
+    Future<R> future = promise.future();
+    auto request = encode_call<R(P...)>(name, P(std::forward<Args>(args))...);
+    EXPECT_TRUE(request);
+    const auto decode = [](CallResult<Message> outcome) {
+      return decode_response<R>(std::move(outcome));
+    };
+    agent->submit(to, std::move(*request), timeout,
+                  std::make_unique<PromiseSink<R, decltype(decode)>>(std::move(promise),
+                                                                     agent->callbacks(), decode));
+    return future;
+  }
+};
+
+inline AgentOptions options_for(std::string name, std::int64_t id,
+                                std::optional<std::int64_t> world_size) {
+  AgentOptions options(WorkerInfo::create_member(std::move(name), id).value());
+  options.world_size = world_size;
+  return options;
+}
+
+// Starts workers "worker0" … at once and waits until all have come.
+inline std::vector<std::unique_ptr<Worker>> start_static_group(
+    const StoreHost& store, int count, const std::function<void(AgentOptions&)>& adjust = {},
+    const std::function<void(Worker&)>& prepare = {}) {
+  std::vector<std::unique_ptr<Worker>> workers;
+  std::vector<std::future<Result<>>> starting;
+  for (int rank = 0; rank < count; ++rank) {
+    workers.push_back(std::make_unique<Worker>());
+    Worker* const worker = workers.back().get();
+    if (prepare) prepare(*worker);
+    AgentOptions options = options_for("worker" + std::to_string(rank), rank, count);
+    if (adjust) adjust(options);
+    starting.push_back(std::async(std::launch::async, [worker, options, &store] {
+      return worker->start(options, store, std::chrono::seconds(60));
+    }));
+  }
+  for (auto& one : starting) {
+    const Result<> came = one.get();
+    EXPECT_TRUE(came) << (came ? "" : came.error().message);
+  }
+  return workers;
+}
+
+}  // namespace muster::rpc::testing
