@@ -138,7 +138,9 @@ int EpollLoop::wait_for_events(epoll_event* events, int timeout) {
     spin_.came(clock_.now() - started, true);
     return count;
   }
-  count = ::epoll_wait(epoll_.get(), events, kEventsMax, timeout);
+  const bool may_sleep = prepare_();
+  if (!may_sleep) look_();
+  count = ::epoll_wait(epoll_.get(), events, kEventsMax, may_sleep ? timeout : 0);
   if (count > 0) spin_.came(clock_.now() - started, false);
   return count;
 }

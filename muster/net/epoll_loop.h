@@ -78,8 +78,12 @@ class EpollLoop final : public Loop {
 
   // From now on the loop looks for a while before it sleeps, as a SpinBudget decides. `look` is
   // called again and again meanwhile, for what epoll does not know of, and says whether it did
-  // anything.
-  void look_before_sleep(std::function<bool()> look) { look_ = std::move(look); }
+  // anything. `prepare` is called last, and says whether the loop may sleep; if not, `look` will
+  // find something.
+  void look_before_sleep(std::function<bool()> look, std::function<bool()> prepare) {
+    look_ = std::move(look);
+    prepare_ = std::move(prepare);
+  }
 
   // Runs `work` on a thread of its own, for the few calls that can only block (name resolution).
   // The loop joins the thread when it is destroyed, so `work` must end by itself.
@@ -112,6 +116,7 @@ class EpollLoop final : public Loop {
   FdWatch* calling_ =
       nullptr;  // whose function runs now; nothing once that function has destroyed its watch
   std::function<bool()> look_;
+  std::function<bool()> prepare_;
   SpinBudget spin_;
   std::mutex posted_mutex_;
   std::vector<std::function<void()>> posted_;  // guarded by posted_mutex_

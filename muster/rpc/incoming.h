@@ -40,7 +40,6 @@ class Incoming final : public LinkEvents {
   ~Incoming() override;
 
   void look_after(TimePoint now, Duration silence_max);
-  bool poll() { return link_->poll(); }
   std::size_t queued_bytes() const { return link_->queued_bytes(); }
 
  private:

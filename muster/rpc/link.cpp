@@ -1,6 +1,7 @@
 #include "muster/rpc/link.h"
 
 #include "muster/base/assert.h"
+#include "muster/rpc/hot_links.h"
 
 #include <fmt/format.h>
 
@@ -89,9 +90,7 @@ std::shared_ptr<Link> Link::open(net::EpollLoop& loop, std::unique_ptr<Stream> s
     const std::lock_guard lock(link->watching_);
     link->update_watch();
   }
-  if (!link->stream_->ask_for_bytes()) {
-    loop.post([link] { link->ready(); });
-  }
+  if (!link->stream_->ask_for_bytes()) link->look_again();
   return link;
 }
 
@@ -164,7 +163,10 @@ void Link::flush(std::unique_lock<std::mutex>& lock) {
     const std::size_t count = output.collect(pieces);
     lock.unlock();
     const Result<std::size_t> written = stream_->write(std::span(pieces).first(count));
-    waits_for_room = written && *written == 0 && stream_->ask_for_room();
+    if (written && *written == 0) {
+      has_output_ = true;  // before the signal can come
+      waits_for_room = stream_->ask_for_room();
+    }
     lock.lock();
     if (!written) {
       if (output.failure.empty()) output.failure = written.error().message;
@@ -197,19 +199,25 @@ void Link::ready() {
   stream_->woken();
   if (is_closed_ || is_lost_) return;
   if (has_output_) write_some();
-  const std::unique_lock lock(reading_, std::try_to_lock);
-  if (!lock) return;  // whoever reads looks again before it leaves
+  std::unique_lock lock(reading_, std::try_to_lock);
+  if (!lock) {
+    // Whoever reads may have looked for the last time already, and the signal is gone.
+    has_missed_ = true;
+    if (!lock.try_lock()) return;
+  }
   const Progress progress = read_turn();
   if (progress == Progress::Lost) return;
-  look_again_if_needed(progress == Progress::Full);
-}
-
-void Link::look_again_if_needed(bool has_more) {
+  if (options_.hot != nullptr && stream_->room_events() == EPOLLIN) {
+    // More is likely to come soon: no signal until the loop really sleeps.
+    return options_.hot->add(shared_from_this());
+  }
   // A socket tells as long as there is something; the others have to be asked for each signal.
   if (stream_->room_events() != EPOLLIN) return;
-  if (has_more || !stream_->ask_for_bytes()) {
-    loop_.post([self = shared_from_this()] { self->ready(); });
-  }
+  if (progress == Progress::Full || !stream_->ask_for_bytes()) look_again();
+}
+
+void Link::look_again() {
+  loop_.post([self = shared_from_this()] { self->ready(); });
 }
 
 bool Link::poll() {
@@ -219,8 +227,14 @@ bool Link::poll() {
   return lock && read_turn() != Progress::Nothing;
 }
 
-bool Link::read_while(const std::function<bool()>& go_on) {
+bool Link::prepare_to_sleep() {
+  if (is_closed_ || is_lost_) return true;
   const std::unique_lock lock(reading_, std::try_to_lock);
+  return !lock || stream_->ask_for_bytes();
+}
+
+bool Link::read_while(const std::function<bool()>& go_on) {
+  std::unique_lock lock(reading_, std::try_to_lock);
   if (!lock || is_closed_ || is_lost_) return false;
   want_bytes(false);
   stream_->forget_request();
@@ -230,7 +244,10 @@ bool Link::read_while(const std::function<bool()>& go_on) {
   }
   if (is_closed_ || is_lost_) return true;
   want_bytes(true);
-  look_again_if_needed(false);
+  const bool has_more = !stream_->ask_for_bytes();
+  // First: the loop looks only if nobody else reads.
+  lock.unlock();
+  if (has_missed_.exchange(false) || has_more) look_again();
   return true;
 }
 

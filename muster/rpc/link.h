@@ -26,6 +26,9 @@
 
 namespace muster::rpc {
 
+class HotLinks;
+class Link;
+
 struct LinkOptions {
   std::string peer;       // who it is, for people
   std::uint64_t tag = 0;  // for its owner
@@ -33,9 +36,10 @@ struct LinkOptions {
   // A message is refused while so much waits already: its peer does not read. One message may be
   // larger.
   std::size_t queue_bytes_max = std::size_t{256} << 20U;
+  // Where a link goes on whose stream the loop can look at for less than it costs to be woken;
+  // nothing: it always sleeps. Outlives the link.
+  HotLinks* hot = nullptr;
 };
-
-class Link;
 
 class LinkEvents {
  public:
@@ -67,9 +71,10 @@ class Link : public std::enable_shared_from_this<Link> {
   // Reads, and writes what waits, in the calling thread for as long as `go_on` is true. Returns at
   // once, false, if another thread does so already, or if the connection is lost.
   bool read_while(const std::function<bool()>& go_on);
-  // One look whether there is something to read or room to write, for a loop that spins. Loop's
-  // thread. True if there was.
+  // For HotLinks, on the loop's thread: one look whether there is something to read or room to
+  // write; true if there was. And before the loop sleeps: false if there is something.
   bool poll();
+  bool prepare_to_sleep();
 
   // The other side does what it must not: the connection is lost. Any thread.
   void give_up(std::string reason) { lose(std::move(reason)); }
@@ -103,7 +108,7 @@ class Link : public std::enable_shared_from_this<Link> {
   Progress read_some();
   // A few times while there is more. The last progress, but Some if there was any before.
   Progress read_turn();
-  void look_again_if_needed(bool has_more);
+  void look_again();
   void write_some();
   // Writes what waits; requires the lock, which it releases meanwhile. What is left is written when
   // there is room.
@@ -125,6 +130,7 @@ class Link : public std::enable_shared_from_this<Link> {
   std::atomic<std::uint64_t> received_bytes_ = 0;
   std::atomic<std::uint64_t> sent_bytes_ = 0;
   std::atomic<bool> has_output_ = false;
+  std::atomic<bool> has_missed_ = false;  // the loop could not look because another thread read
   std::atomic<bool> is_lost_ = false;
   std::atomic<bool> is_closed_ = false;
 

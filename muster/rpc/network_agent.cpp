@@ -37,6 +37,7 @@ NetworkAgent::NetworkAgent(AgentOptions options, RequestHandler& handler)
   LinkOptions link;
   link.limits = options_.limits;
   link.queue_bytes_max = options_.queue_bytes_max;
+  if (options_.spins) link.hot = &hot_;
   reception_->loop = &loop_;
   reception_->handler = &handler;
   reception_->incarnation = member_.incarnation;
@@ -84,7 +85,10 @@ Task<void> NetworkAgent::come_up(OpenStore open_store, TimePoint deadline,
 
 Task<Result<>> NetworkAgent::join(OpenStore open_store, TimePoint deadline) {
   if (auto listening = listen(); !listening) co_return listening;
-  if (options_.spins) loop_.look_before_sleep([this] { return poll_all(); });
+  if (options_.spins) {
+    loop_.look_before_sleep([this] { return hot_.poll(); },
+                            [this] { return hot_.prepare_to_sleep(); });
+  }
   tick_.set(loop_.now() + options_.sign_of_life_interval);
   auto opened = co_await open_store(loop_);
   if (!opened) co_return fail(opened.error());
@@ -116,6 +120,18 @@ Result<> NetworkAgent::listen() {
   if (!listener) return fail(listener.error());
   listener_ = std::move(*listener);
   member_.address = net::describe({options_.host, listener_->port()});
+  if (!options_.uses_shared_memory) return {};
+  Random random = Random::from_system();
+  auto local = LocalListener::create(loop_, random, [this](std::unique_ptr<Stream> stream) {
+    accept(std::move(stream), "this machine");
+  });
+  if (!local) {
+    log::info(kComponent, "{} offers no shared memory: {}", self().describe(),
+              local.error().message);
+    return {};
+  }
+  local_listener_ = std::move(*local);
+  member_.local_address = local_listener_->address();
   return {};
 }
 
@@ -135,6 +151,12 @@ Task<Result<std::unique_ptr<Stream>>> NetworkAgent::open_stream(Member member) {
     accept(std::make_unique<SocketStream>(Fd(ends[1])), "itself");
     std::unique_ptr<Stream> stream = std::make_unique<SocketStream>(Fd(ends[0]));
     co_return stream;
+  }
+  if (options_.uses_shared_memory && !member.local_address.empty()) {
+    auto met = co_await meet(loop_, member.local_address);
+    if (met) co_return met;
+    log::debug(kComponent, "{} reaches {} by TCP: {}", self().describe(), member.info.describe(),
+               met.error().message);
   }
   auto endpoint = net::parse_endpoint(member.address, 0);
   if (!endpoint) co_return fail(endpoint.error());
@@ -253,8 +275,6 @@ void NetworkAgent::look_after_all() {
   for (const auto& [number, one] : incoming_) one->look_after(now, options_.silence_max);
 }
 
-bool NetworkAgent::poll_all() { return false; }
-
 bool NetworkAgent::has_output() const {
   for (const auto& [number, one] : incoming_) {
     if (one->queued_bytes() > 0) return true;
@@ -307,6 +327,7 @@ Task<void> NetworkAgent::wait_until_alone(std::promise<void>& alone) {
 
 Task<void> NetworkAgent::go_down(std::promise<void>& down) {
   listener_.reset();
+  local_listener_.reset();
   if (group_) {
     const TimePoint patience = loop_.now() + kLeaveMax;
     if (auto left = co_await group_->leave(patience); !left) {

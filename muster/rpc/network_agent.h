@@ -11,7 +11,9 @@
 #include "muster/net/transport.h"
 #include "muster/rpc/agent.h"
 #include "muster/rpc/group.h"
+#include "muster/rpc/hot_links.h"
 #include "muster/rpc/incoming.h"
+#include "muster/rpc/local_meeting.h"
 #include "muster/rpc/outgoing.h"
 #include "muster/rpc/retries.h"
 #include "muster/store/store.h"
@@ -109,7 +111,6 @@ class NetworkAgent final : public Agent, private GroupEvents {
   Task<Result<Member>> look_up(std::string name);
   void accept(std::unique_ptr<Stream> stream, std::string where);
   void look_after_all();
-  bool poll_all();
   bool has_output() const;
   Task<void> wait_until_alone(std::promise<void>& alone);
   // Runs on the loop's thread and waits for it.
@@ -120,6 +121,7 @@ class NetworkAgent final : public Agent, private GroupEvents {
   std::atomic<Duration::rep> timeout_;
   Pool callbacks_;
   net::EpollLoop loop_;
+  HotLinks hot_;
   Calls calls_;
   Surroundings around_;
   std::shared_ptr<Reception> reception_;
@@ -133,6 +135,7 @@ class NetworkAgent final : public Agent, private GroupEvents {
 
   // On the loop.
   std::unique_ptr<net::Listener> listener_;
+  std::unique_ptr<LocalListener> local_listener_;
   std::unordered_map<std::uint64_t, std::unique_ptr<Incoming>> incoming_;
   std::uint64_t next_incoming_ = 0;
   std::shared_ptr<store::Store> store_;

@@ -16,7 +16,6 @@ namespace muster::rpc {
 namespace {
 
 using namespace std::chrono_literals;
-using testing::options_for;
 using testing::start_static_group;
 using testing::StoreHost;
 using testing::Worker;
@@ -51,10 +50,17 @@ void add_functions(Worker& worker) {
   ASSERT_TRUE(worker.functions.add("who called", [] { return caller()->name(); }));
 }
 
-class NetworkAgentTest : public ::testing::Test {
+// Over TCP, and through shared memory.
+class NetworkAgentTest : public ::testing::TestWithParam<bool> {
  protected:
-  void start(int count, const std::function<void(AgentOptions&)>& adjust = {}) {
-    workers = start_static_group(store, count, adjust, add_functions);
+  void start(int count) {
+    const auto choose = [](AgentOptions& options) { options.uses_shared_memory = GetParam(); };
+    workers = start_static_group(store, count, choose, add_functions);
+  }
+  static AgentOptions options_for(std::string name, std::int64_t id, std::int64_t world_size) {
+    AgentOptions options = testing::options_for(std::move(name), id, world_size);
+    options.uses_shared_memory = GetParam();
+    return options;
   }
   StoreHost store;
   std::vector<std::unique_ptr<Worker>> workers;
@@ -63,7 +69,7 @@ class NetworkAgentTest : public ::testing::Test {
 using Add = std::int64_t(std::int64_t, std::int64_t);
 
 // S36, S37.
-TEST_F(NetworkAgentTest, KnowsAllWorkersOfItsGroup) {
+TEST_P(NetworkAgentTest, KnowsAllWorkersOfItsGroup) {
   start(4);
   for (const auto& worker : workers) {
     const auto infos = worker->agent->workers();
@@ -81,7 +87,7 @@ TEST_F(NetworkAgentTest, KnowsAllWorkersOfItsGroup) {
 }
 
 // S60 … S64.
-TEST_F(NetworkAgentTest, CallsEveryWorkerAndItself) {
+TEST_P(NetworkAgentTest, CallsEveryWorkerAndItself) {
   start(3);
   for (const auto& worker : workers) {
     for (const WorkerInfo& to : worker->agent->workers()) {
@@ -96,7 +102,7 @@ TEST_F(NetworkAgentTest, CallsEveryWorkerAndItself) {
 }
 
 // S72.
-TEST_F(NetworkAgentTest, HasManyCallsUnderWayAtOnce) {
+TEST_P(NetworkAgentTest, HasManyCallsUnderWayAtOnce) {
   start(2);
   std::vector<Future<std::int64_t>> futures;
   for (std::int64_t number = 0; number < 2000; ++number) {
@@ -110,7 +116,7 @@ TEST_F(NetworkAgentTest, HasManyCallsUnderWayAtOnce) {
   EXPECT_EQ(workers[0]->agent->metrics().at("agent.client_active_calls"), "0");
 }
 
-TEST_F(NetworkAgentTest, CarriesLargeArgumentsAndResultsUnchanged) {
+TEST_P(NetworkAgentTest, CarriesLargeArgumentsAndResultsUnchanged) {
   start(2);
   for (const std::size_t size :
        {std::size_t{0}, std::size_t{1}, std::size_t{100'000}, std::size_t{20} << 20U}) {
@@ -126,7 +132,7 @@ TEST_F(NetworkAgentTest, CarriesLargeArgumentsAndResultsUnchanged) {
 }
 
 // S90.
-TEST_F(NetworkAgentTest, BringsWhatWasThrownWithItsTypeAndText) {
+TEST_P(NetworkAgentTest, BringsWhatWasThrownWithItsTypeAndText) {
   start(2);
   const auto outcome =
       workers[0]->call<std::int64_t(std::string)>("worker1", "throw", "é and 🎉 stay");
@@ -137,7 +143,7 @@ TEST_F(NetworkAgentTest, BringsWhatWasThrownWithItsTypeAndText) {
   EXPECT_EQ(workers[0]->call<Add>("worker1", "add", 1, 2).value(), 3) << "the callee is fine";
 }
 
-TEST_F(NetworkAgentTest, SaysWhatIsWrongWithACallThatCannotBeServed) {
+TEST_P(NetworkAgentTest, SaysWhatIsWrongWithACallThatCannotBeServed) {
   start(2);
   const auto missing = workers[0]->call<Add>("worker1", "ad", 1, 2);
   ASSERT_FALSE(missing);
@@ -158,7 +164,7 @@ TEST_F(NetworkAgentTest, SaysWhatIsWrongWithACallThatCannotBeServed) {
 }
 
 // S42.
-TEST_F(NetworkAgentTest, RefusesWhatCannotBeSentAtTheCall) {
+TEST_P(NetworkAgentTest, RefusesWhatCannotBeSentAtTheCall) {
   start(1);
   Agent& agent = *workers[0]->agent;
   const Message request{MessageType::ScriptCall, kNoMessageId, "", {}};
@@ -178,7 +184,7 @@ TEST_F(NetworkAgentTest, RefusesWhatCannotBeSentAtTheCall) {
 }
 
 // S96 … S100, S105.
-TEST_F(NetworkAgentTest, FailsCallsWhoseTimeIsOver) {
+TEST_P(NetworkAgentTest, FailsCallsWhoseTimeIsOver) {
   start(2);
   auto gate = std::make_shared<Gate>();
   ASSERT_TRUE(workers[1]->functions.add("wait", [gate] { return gate->pass(); }));
@@ -203,7 +209,7 @@ TEST_F(NetworkAgentTest, FailsCallsWhoseTimeIsOver) {
 }
 
 // S106: a call ends on time although no thread is left that could run a function.
-TEST_F(NetworkAgentTest, EndsCallsOnTimeWhileAllThreadsAreBusy) {
+TEST_P(NetworkAgentTest, EndsCallsOnTimeWhileAllThreadsAreBusy) {
   start(2);
   auto gate = std::make_shared<Gate>();
   ASSERT_TRUE(workers[0]->functions.add("block", [gate] { return gate->pass(); }));
@@ -220,7 +226,7 @@ TEST_F(NetworkAgentTest, EndsCallsOnTimeWhileAllThreadsAreBusy) {
 }
 
 // S73, and deeper than there are threads.
-TEST_F(NetworkAgentTest, CallsBackAndForthWithFewThreads) {
+TEST_P(NetworkAgentTest, CallsBackAndForthWithFewThreads) {
   workers.push_back(std::make_unique<Worker>());
   workers.push_back(std::make_unique<Worker>());
   for (int rank = 0; rank < 2; ++rank) {
@@ -240,7 +246,7 @@ TEST_F(NetworkAgentTest, CallsBackAndForthWithFewThreads) {
 }
 
 // S122: a function that answers with a future holds no thread.
-TEST_F(NetworkAgentTest, ServesAsynchronousFunctions) {
+TEST_P(NetworkAgentTest, ServesAsynchronousFunctions) {
   start(3);
   Worker* const middle = workers[1].get();
   ASSERT_TRUE(middle->functions.add("forward", [middle](std::int64_t a, std::int64_t b) {
@@ -258,7 +264,7 @@ TEST_F(NetworkAgentTest, ServesAsynchronousFunctions) {
 }
 
 // S110: callbacks may call and wait.
-TEST_F(NetworkAgentTest, LetsCallbacksCallAndWait) {
+TEST_P(NetworkAgentTest, LetsCallbacksCallAndWait) {
   start(2);
   Worker& caller = *workers[0];
   std::vector<Future<std::int64_t>> futures;
@@ -274,7 +280,7 @@ TEST_F(NetworkAgentTest, LetsCallbacksCallAndWait) {
 }
 
 // S171, S172.
-TEST_F(NetworkAgentTest, FailsTheCallsToAWorkerThatGoesAndReachesItAgainWhenItIsBack) {
+TEST_P(NetworkAgentTest, FailsTheCallsToAWorkerThatGoesAndReachesItAgainWhenItIsBack) {
   start(2);
   auto gate = std::make_shared<Gate>();
   ASSERT_TRUE(workers[1]->functions.add("wait", [gate] { return gate->pass(); }));
@@ -305,7 +311,7 @@ TEST_F(NetworkAgentTest, FailsTheCallsToAWorkerThatGoesAndReachesItAgainWhenItIs
 }
 
 // S162 … S166.
-TEST_F(NetworkAgentTest, GathersWhatEveryWorkerBrings) {
+TEST_P(NetworkAgentTest, GathersWhatEveryWorkerBrings) {
   start(4);
   std::vector<std::string> names;
   for (const WorkerInfo& info : workers[0]->agent->workers()) names.push_back(info.name());
@@ -327,7 +333,7 @@ TEST_F(NetworkAgentTest, GathersWhatEveryWorkerBrings) {
 }
 
 // S74: a chain of calls that nobody waits for.
-TEST_F(NetworkAgentTest, ComesToRestOnlyWhenNoCallIsLeft) {
+TEST_P(NetworkAgentTest, ComesToRestOnlyWhenNoCallIsLeft) {
   start(3);
   std::atomic<int> steps = 0;
   for (std::size_t rank = 0; rank < 3; ++rank) {
@@ -353,7 +359,7 @@ TEST_F(NetworkAgentTest, ComesToRestOnlyWhenNoCallIsLeft) {
 }
 
 // S173.
-TEST_F(NetworkAgentTest, SaysWhoCannotComeToAGatherAnyMore) {
+TEST_P(NetworkAgentTest, SaysWhoCannotComeToAGatherAnyMore) {
   start(3);
   std::vector<std::string> names{"worker0", "worker1", "worker2"};
   workers[2]->agent->shutdown();
@@ -370,7 +376,7 @@ TEST_F(NetworkAgentTest, SaysWhoCannotComeToAGatherAnyMore) {
   }
 }
 
-TEST_F(NetworkAgentTest, SaysWhoIsLateForAGather) {
+TEST_P(NetworkAgentTest, SaysWhoIsLateForAGather) {
   start(2);
   const auto values = workers[0]->gather->all(*workers[0]->agent, {"worker0", "worker1"}, "", 0.1);
   ASSERT_FALSE(values);
@@ -380,14 +386,14 @@ TEST_F(NetworkAgentTest, SaysWhoIsLateForAGather) {
 }
 
 // S188.
-TEST_F(NetworkAgentTest, SaysWhoIsMissingAtTheStart) {
+TEST_P(NetworkAgentTest, SaysWhoIsMissingAtTheStart) {
   Worker alone;
   const auto started = alone.start(options_for("worker0", 0, 2), store, 200ms);
   ASSERT_FALSE(started);
   EXPECT_NE(started.error().message.find('1'), std::string::npos) << started.error().message;
 }
 
-TEST_F(NetworkAgentTest, SendsControlMessagesAgainUntilTheyArrive) {
+TEST_P(NetworkAgentTest, SendsControlMessagesAgainUntilTheyArrive) {
   start(2);
   auto request = encode_call<Add>("add", std::int64_t{1}, std::int64_t{2});
   const auto response =
@@ -405,7 +411,7 @@ TEST_F(NetworkAgentTest, SendsControlMessagesAgainUntilTheyArrive) {
 }
 
 // A stranger gets nowhere, and those who belong here do not notice.
-TEST_F(NetworkAgentTest, RefusesStrangers) {
+TEST_P(NetworkAgentTest, RefusesStrangers) {
   start(2);
   const auto endpoint = net::parse_endpoint(workers[1]->agent->address(), 0);
   net::EpollLoop loop;
@@ -433,6 +439,16 @@ TEST_F(NetworkAgentTest, RefusesStrangers) {
   }
   EXPECT_EQ(workers[0]->call<Add>("worker1", "add", 1, 2).value(), 3);
 }
+
+TEST_P(NetworkAgentTest, TakesTheBestWayToAWorker) {
+  start(2);
+  EXPECT_EQ(workers[0]->agent->kind_of_connection("worker1"), "") << "nobody called it yet";
+  EXPECT_EQ(workers[0]->call<Add>("worker1", "add", 1, 2).value(), 3);
+  EXPECT_EQ(workers[0]->agent->kind_of_connection("worker1"), GetParam() ? "shared memory" : "tcp");
+}
+
+INSTANTIATE_TEST_SUITE_P(Way, NetworkAgentTest, ::testing::Bool(),
+                         [](const auto& way) { return way.param ? "SharedMemory" : "Tcp"; });
 
 }  // namespace
 }  // namespace muster::rpc

@@ -300,15 +300,6 @@ void Outgoing::look_after(TimePoint now, Duration silence_max) {
   said_bytes_ = link->sent_bytes();
 }
 
-bool Outgoing::poll() {
-  std::shared_ptr<Link> link;
-  {
-    const std::lock_guard lock(mutex_);
-    link = link_;
-  }
-  return link && link->poll();
-}
-
 void Outgoing::close(const CallError& error) {
   is_closed_ = true;
   tasks_.cancel_all();

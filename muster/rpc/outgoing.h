@@ -62,8 +62,6 @@ class Outgoing final : public LinkEvents,
   void update(const Member& member);
   // Once a while: sends a sign of life, and gives up on a peer that gave none for `silence_max`.
   void look_after(TimePoint now, Duration silence_max);
-  // True if there was something to do.
-  bool poll();
   // Fails what waits. Nothing happens afterwards.
   void close(const CallError& error);
 

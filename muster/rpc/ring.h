@@ -97,6 +97,8 @@ class RingReader {
   Result<std::size_t> read(std::span<std::byte> into);
   // False if there are bytes already.
   bool ask();
+  // Nobody sleeps any more, and need not be woken.
+  void forget() { memory_.control.reader_sleeps.store(0, std::memory_order_relaxed); }
 
  private:
   std::size_t available() const { return writer_at_ - read_; }

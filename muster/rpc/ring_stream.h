@@ -51,6 +51,7 @@ class RingStream final : public Stream {
   std::uint32_t room_events() const override { return EPOLLIN; }
   bool ask_for_bytes() override;
   bool ask_for_room() override;
+  void forget_request() override { reader_.forget(); }
   // Also where the end of the other side is noticed.
   void woken() override;
 
