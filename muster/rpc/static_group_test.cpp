@@ -168,6 +168,17 @@ TEST_F(StaticGroupTest, IsNoneForAWorkerWithAnotherWorldSize) {
   EXPECT_NE(workers[0].group, nullptr);
 }
 
+TEST_F(StaticGroupTest, IsNoneForAWorkerWithoutAWorldSize) {  // S178
+  for (std::int64_t rank = 0; rank < 3; ++rank) start("w" + std::to_string(rank), rank, 3);
+  GroupWorker fourth(loop, *store, member("c", 7, 99));
+  fourth.join_dynamic({}, loop.now() + 2s);
+  loop.run_until_idle();
+  EXPECT_TRUE(failed_with(fourth.error, ErrorKind::Invalid, mixed_group_text(true)));
+  EXPECT_TRUE(failed_with(fourth.error, ErrorKind::Invalid,
+                          "RPC group mixes statically and dynamically initialized members"));
+  EXPECT_EQ(workers.front().told_count, 1);
+}
+
 TEST_F(StaticGroupTest, RefusesRanksAndSizesThatCannotBe) {
   EXPECT_TRUE(failed_with(start("a", 2, 2).error, ErrorKind::Invalid, "world size of 2"));
   EXPECT_TRUE(failed_with(start("a", 0, 0).error, ErrorKind::Invalid, "world size of 0"));

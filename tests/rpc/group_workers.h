@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -35,6 +36,9 @@ class GroupWorker final : public GroupEvents {
   void join_static(std::int64_t world_size, TimePoint deadline) {
     scope_.start(keep(join_static_group(loop_, store_, self, world_size, *this, deadline)));
   }
+  void join_dynamic(GroupOptions options, TimePoint deadline) {
+    scope_.start(keep(join_dynamic_group(loop_, store_, self, options, *this, deadline)));
+  }
   void leave(TimePoint deadline) { scope_.start(keep_leave(deadline)); }
   // As when its process is killed: nothing is said to anybody.
   void die() {
@@ -59,6 +63,7 @@ class GroupWorker final : public GroupEvents {
   void on_members(const std::vector<Member>& now) override {
     members = now;
     ++told_count;
+    if (when_told) when_told();
   }
 
   const Member self;
@@ -67,12 +72,16 @@ class GroupWorker final : public GroupEvents {
   std::optional<Result<>> left;
   std::vector<Member> members;  // as it was told last
   int told_count = 0;
+  // Called then, if they are set.
+  std::function<void()> when_joined;
+  std::function<void()> when_told;
 
  private:
   Task<void> keep(Task<Result<std::unique_ptr<Group>>> joining) {
     auto joined = co_await joining;
     if (joined) {
       group = std::move(*joined);
+      if (when_joined) when_joined();
     } else {
       error = joined.error();
     }
