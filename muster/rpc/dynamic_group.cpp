@@ -130,7 +130,8 @@ Task<Result<>> DynamicGroup::enter() {
       entered_ = std::move(*list);
       aware_.clear();
       refusal_.reset();
-      for (const std::uint64_t one : gone) co_await drop(one);
+      // Aside, for whoever is in must show its lease soon.
+      for (const std::uint64_t one : gone) scope_.start(drop(one));
       co_return Result<>();
     }
     refusal_ = Error{ErrorKind::Invalid, refusal_text(self_, admission.holders.front())};
@@ -206,33 +207,36 @@ Task<void> DynamicGroup::follow() {
       if (!change) break;
       failure_count = 0;
       auto list = board_.parse(*change);
-      if (list) {
-        co_await take(std::move(*list));
-      } else {
+      if (!list) {
         log::error(kPart, "{}; going on with the members known before", list.error().message);
+        continue;
       }
+      const bool taken = co_await take(std::move(*list));
+      if (!taken) break;  // a new watch begins with what is there
     }
     const TimePoint next = after(loop_.now(), backoff(kWatchAgain, failure_count, random_));
     co_await sleep_until(loop_, next);
   }
 }
 
-Task<void> DynamicGroup::take(MemberList list) {
+Task<bool> DynamicGroup::take(MemberList list) {
   if (list.version < entered_.version) {
     // From before we came (back), or the store has lost the list: what is there now?
     auto now = co_await board_.read();
-    if (!now) co_return;  // there will be another change, or another watch
+    if (!now) co_return false;
     list = std::move(*now);
   }
   const bool are_in = list.find(self_.incarnation) != nullptr;
-  if (are_in || state_ == State::Out) {
-    tell(std::move(list));
-  } else {
-    co_await come_back();
+  if (!are_in && state_ == State::In) {
+    const bool back = co_await come_back();
+    // The list that keeps us out is newer than this one.
+    co_return back;
   }
+  tell(std::move(list));
+  co_return true;
 }
 
-Task<void> DynamicGroup::come_back() {
+Task<bool> DynamicGroup::come_back() {
   log::warn(kPart,
             "{} was taken out of its RPC group, having not renewed its lease for {}; joining again",
             self_.info.describe(), describe(options_.lease));
@@ -246,9 +250,7 @@ Task<void> DynamicGroup::come_back() {
                  entered.error().message);
       state_ = State::Out;
       refusal_ = entered.error();
-      auto now = co_await board_.read();
-      if (now) tell(std::move(*now));
-      co_return;
+      co_return false;
     }
     log::warn(kPart, "{} cannot join its RPC group again: {}; trying again in {}",
               self_.info.describe(), entered.error().message, describe(options_.lease));
@@ -256,6 +258,7 @@ Task<void> DynamicGroup::come_back() {
     co_await sleep_until(loop_, next);
   }
   tell(entered_);
+  co_return true;
 }
 
 void DynamicGroup::tell(MemberList list) {
@@ -276,11 +279,6 @@ Task<void> DynamicGroup::renew() {
   for (Lease lease; state_ == State::In;) {
     const TimePoint started = loop_.now();
     const std::uint64_t incarnation = self_.incarnation;
-    if (incarnation != before) {
-      // By this task alone, so that no renewal under way brings it back.
-      const auto dropped = co_await board_.drop_lease(before);
-      if (dropped) before = incarnation;
-    }
     ++lease.beat;
     lease.acknowledged = list_.version;
     const auto written = co_await board_.write_lease(incarnation, lease);
@@ -289,6 +287,11 @@ Task<void> DynamicGroup::renew() {
                 self_.info.describe(), written.error().message, describe(options_.renew_interval));
     }
     failing = !written;
+    if (incarnation != before) {
+      // By this task alone, so that no renewal under way brings it back.
+      co_await drop(before);
+      before = incarnation;
+    }
     const TimePoint next = after(started, options_.renew_interval);
     co_await renew_bell_.heard(next);
   }

@@ -91,10 +91,10 @@ class DynamicGroup final : public Group {
   // A lease of one who is out. If it stays it is in nobody's way.
   Task<void> drop(std::uint64_t incarnation);
 
-  // This is the list now.
-  Task<void> take(MemberList list);
-  // We are not in the list any more.
-  Task<void> come_back();
+  // This is the list now. False if it is not, and should be read again.
+  Task<bool> take(MemberList list);
+  // We are not in the list any more. False if that is how it stays.
+  Task<bool> come_back();
   void tell(MemberList list);
 
   Loop& loop_;

@@ -26,7 +26,8 @@ namespace muster::rpc {
 // A worker as the others reach it.
 struct Member {
   WorkerInfo info;
-  // Tells a worker from one of the same name that was here before; never used again.
+  // Tells a worker from one of the same name that was here before; never used again. Whoever joins
+  // draws one at random, other than 0.
   std::uint64_t incarnation = 0;
   std::string address;  // "host:port", an IPv6 host in brackets
   // Where it can be met by processes of the same machine; empty when that is not offered.
@@ -46,7 +47,11 @@ class GroupEvents {
  public:
   virtual ~GroupEvents() = default;
   // All members as they are now, by id, this worker included. Told before `join` ends, and after
-  // every change.
+  // every change. Others may call this worker from then on.
+  // A worker that was stopped for longer than its lease is taken out of a dynamic group; when it
+  // goes on it joins again by itself, and is told of a list in which it has a new incarnation. A
+  // list without this worker means that others have its name or id meanwhile: it is out for good.
+  // Requires: does not destroy the group.
   virtual void on_members(const std::vector<Member>& members) = 0;
 };
 
@@ -67,14 +72,19 @@ class Group {
   // it any more is taken out.
   virtual void suspect(const Member& member) = 0;
 
-  // Takes this worker out of a dynamic group; nothing to do in a static one.
+  // Takes this worker out of a dynamic group; nothing to do in a static one. No more is told of the
+  // members then. Destroying a group without that is like dying: the others notice when the lease
+  // is over.
   virtual Task<Result<>> leave(TimePoint deadline) = 0;
 };
 
 // Joins the group under `store` (the agent gives a view of its own: see PrefixStore).
 // With a `world_size`: static. Ends when all have come, or at the deadline with an error that lists
 // the missing ranks. Invalid: the name is not unique, or the group is of the other kind.
-// Without: dynamic. Ends when every member that is alive knows this worker.
+// Without: dynamic. Ends when every member that is alive knows this worker. A name or an id whose
+// holder still renews its lease is refused (Invalid); that of a dead one is taken over, which takes
+// a lease to find out: give the deadline more time than that.
+// A static worker that was started again with its name and rank takes the place of its former self.
 // Requires: loop, store and events outlive the group.
 Task<Result<std::unique_ptr<Group>>> join_static_group(Loop& loop, store::Store& store, Member self,
                                                        std::int64_t world_size, GroupEvents& events,
