@@ -225,7 +225,7 @@ struct LocalListener::Stranger {
               [this, &listener](std::uint32_t) { listener.hear(*this); }),
         deadline(listener.loop_, [this, &listener] { listener.forget(*this); }) {
     watch.want(EPOLLIN);
-    deadline.set(listener.loop_.now() + kLocalGreetingMax);
+    deadline.set(listener.loop_.now() + listener.options_.greeting_max);
   }
 
   Fd socket;
@@ -234,7 +234,7 @@ struct LocalListener::Stranger {
 };
 
 Result<std::unique_ptr<LocalListener>> LocalListener::create(net::EpollLoop& loop, Random& random,
-                                                             Met met) {
+                                                             Met met, LocalMeetingOptions options) {
   const auto boot_id = read_boot_id();
   if (!boot_id) return fail(boot_id.error());
   const std::string name = fmt::format("{}{}", kNamePrefix, random_id(random));
@@ -248,13 +248,15 @@ Result<std::unique_ptr<LocalListener>> LocalListener::create(net::EpollLoop& loo
         fmt::format("cannot listen for processes of this machine: {}", describe_errno(errno)));
   }
   return std::unique_ptr<LocalListener>(
-      new LocalListener(loop, std::move(socket), *boot_id + "/" + name, std::move(met)));
+      new LocalListener(loop, std::move(socket), *boot_id + "/" + name, std::move(met), options));
 }
 
-LocalListener::LocalListener(net::EpollLoop& loop, Fd socket, std::string address, Met met)
+LocalListener::LocalListener(net::EpollLoop& loop, Fd socket, std::string address, Met met,
+                             LocalMeetingOptions options)
     : loop_(loop),
       socket_(std::move(socket)),
       address_(std::move(address)),
+      options_(options),
       met_(std::make_shared<const Met>(std::move(met))),
       watch_(loop, socket_.get(), [this](std::uint32_t) { accept_some(); }),
       rest_(loop, [this] { update(); }) {
@@ -304,10 +306,11 @@ void LocalListener::forget(Stranger& stranger) {
   update();
 }
 
-Task<Result<std::unique_ptr<Stream>>> meet(net::EpollLoop& loop, std::string address) {
+Task<Result<std::unique_ptr<Stream>>> meet(net::EpollLoop& loop, std::string address,
+                                           LocalMeetingOptions options) {
   auto stream = approach(address);
   if (!stream) co_return fail(std::move(stream.error()));
-  const TimePoint deadline = loop.now() + kLocalGreetingMax;
+  const TimePoint deadline = loop.now() + options.greeting_max;
   {
     Readable answered(loop, (*stream)->fd(), deadline);
     co_await answered;

@@ -21,14 +21,18 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace muster::rpc {
 
 // Connected but not greeted yet; no more are let in meanwhile.
 inline constexpr std::size_t kLocalStrangersMax = 64;
-// How long one may take to greet, and to answer.
-inline constexpr Duration kLocalGreetingMax = std::chrono::seconds(5);
+
+struct LocalMeetingOptions {
+  // How long one may take to greet, and to answer.
+  Duration greeting_max = std::chrono::seconds(5);
+};
 
 // Owned by an agent, lives on its loop.
 class LocalListener {
@@ -39,7 +43,7 @@ class LocalListener {
   // Unavailable if the system does not allow it; then there is only TCP. Requires: `loop` outlives
   // it.
   static Result<std::unique_ptr<LocalListener>> create(net::EpollLoop& loop, Random& random,
-                                                       Met met);
+                                                       Met met, LocalMeetingOptions options = {});
   ~LocalListener();
   LocalListener(const LocalListener&) = delete;
   LocalListener& operator=(const LocalListener&) = delete;
@@ -50,7 +54,8 @@ class LocalListener {
  private:
   struct Stranger;
 
-  LocalListener(net::EpollLoop& loop, Fd socket, std::string address, Met met);
+  LocalListener(net::EpollLoop& loop, Fd socket, std::string address, Met met,
+                LocalMeetingOptions options);
   // Accepts while there is room for strangers and the system has descriptors.
   void update();
   void accept_some();
@@ -60,6 +65,7 @@ class LocalListener {
   net::EpollLoop& loop_;
   const Fd socket_;
   const std::string address_;
+  const LocalMeetingOptions options_;
   // Shared with the call that runs, which may destroy the listener.
   std::shared_ptr<const Met> met_;
   net::FdWatch watch_;
@@ -68,8 +74,12 @@ class LocalListener {
 };
 
 // A stream to the process that listens at `address`. Unavailable if there is no such process on
-// this machine that we can reach, or if it does not let us in: the caller uses TCP. Takes
-// kLocalGreetingMax at most. Requires: `loop` outlives the task.
-Task<Result<std::unique_ptr<Stream>>> meet(net::EpollLoop& loop, std::string address);
+// this machine that we can reach, or if it does not let us in: the caller uses TCP. Requires:
+// `loop` outlives the task.
+Task<Result<std::unique_ptr<Stream>>> meet(net::EpollLoop& loop, std::string address,
+                                           LocalMeetingOptions options);
+inline Task<Result<std::unique_ptr<Stream>>> meet(net::EpollLoop& loop, std::string address) {
+  return meet(loop, std::move(address), LocalMeetingOptions());
+}
 
 }  // namespace muster::rpc

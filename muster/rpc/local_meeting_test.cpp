@@ -44,11 +44,11 @@ struct SocketAddress {
 
 class LocalMeetingTest : public ::testing::Test {
  protected:
-  LocalMeetingTest() { listen(); }
+  LocalMeetingTest() { listen({}); }
 
-  void listen() {
-    auto made = LocalListener::create(
-        loop, random, [this](std::unique_ptr<Stream> stream) { met.push_back(std::move(stream)); });
+  void listen(LocalMeetingOptions options) {
+    const auto keep = [this](std::unique_ptr<Stream> stream) { met.push_back(std::move(stream)); };
+    auto made = LocalListener::create(loop, random, keep, options);
     ASSERT_TRUE(made) << made.error().message;
     listener = std::move(*made);
   }
@@ -203,8 +203,8 @@ TEST_F(LocalMeetingTest, RefusesAListenerThatIsGone) {
 
 // A listener that is none of ours, at an address that looks like one.
 struct Impostor {
-  explicit Impostor(const std::string& boot_id) : address(boot_id + "/muster-rpc-1-") {
-    address += std::to_string(::getpid());
+  Impostor(const std::string& boot_id, Random& random)
+      : address(boot_id + "/muster-rpc-1-" + random_id(random)) {
     const SocketAddress at(address.substr(boot_id.size() + 1));
     EXPECT_EQ(::bind(socket.get(), at.get(), at.size), 0);
     EXPECT_EQ(::listen(socket.get(), 1), 0);
@@ -214,7 +214,7 @@ struct Impostor {
 };
 
 TEST_F(LocalMeetingTest, RefusesAListenerThatLeavesBeforeItAnswers) {
-  Impostor impostor(boot_id());
+  Impostor impostor(boot_id(), random);
   loop.post([&] { impostor.socket.reset(); });
   const std::size_t before = open_descriptor_count();
   const auto ours = meet_at(impostor.address);
@@ -224,7 +224,7 @@ TEST_F(LocalMeetingTest, RefusesAListenerThatLeavesBeforeItAnswers) {
 }
 
 TEST_F(LocalMeetingTest, RefusesAListenerThatAnswersSomethingElse) {
-  const Impostor impostor(boot_id());
+  const Impostor impostor(boot_id(), random);
   Fd accepted;
   loop.post([&] {
     accepted = Fd(::accept4(impostor.socket.get(), nullptr, nullptr, SOCK_CLOEXEC));
@@ -237,6 +237,19 @@ TEST_F(LocalMeetingTest, RefusesAListenerThatAnswersSomethingElse) {
   std::array<char, sizeof(RawGreeting) + 1> rest{};
   EXPECT_EQ(::recv(accepted.get(), rest.data(), rest.size(), 0),
             static_cast<ssize_t>(sizeof(RawGreeting)));
+}
+
+TEST_F(LocalMeetingTest, DoesNotWaitForAListenerThatNeverAnswers) {
+  const Impostor impostor(boot_id(), random);
+  const auto ours = loop.block_on(meet(loop, impostor.address, {.greeting_max = 1ms}));
+  ASSERT_FALSE(ours);
+  EXPECT_EQ(ours.error().kind, ErrorKind::Unavailable);
+}
+
+TEST_F(LocalMeetingTest, DoesNotWaitForAStrangerThatNeverGreets) {
+  listen({.greeting_max = 1ms});
+  const Fd stranger = connect();
+  EXPECT_TRUE(is_turned_away(stranger));
 }
 
 TEST_F(LocalMeetingTest, MayLoseItsListenerInTheCall) {

@@ -143,7 +143,7 @@ bool send(Stream& stream, std::uint64_t total) {
 }
 
 TEST(RingStream, CarriesBytesBetweenThreadsThatSleepWheneverTheyCan) {
-  constexpr std::uint64_t kTotal = std::uint64_t{8} << 20U;
+  constexpr std::uint64_t kTotal = std::uint64_t{1} << 20U;
   const Pair pair = make_pair();
   bool sent = false;
   std::thread sending([&] {
@@ -280,14 +280,14 @@ long shared_kib() {
 }
 
 TEST(RingStream, CostsLittleMemoryBeforeItIsUsedAndFewPagesForSmallMessages) {
-  constexpr int kPairs = 100;
+  constexpr int kPairs = 20;
   const long before = shared_kib();
   std::vector<Pair> pairs;
   for (int count = 0; count < kPairs; ++count) pairs.push_back(make_pair(kRingBytesDefault));
   EXPECT_LE(shared_kib() - before, 2 * kPairs);
   const std::string message(100, 'x');
   for (const Pair& pair : pairs) {
-    for (int count = 0; count < 1000; ++count) {
+    for (int count = 0; count < 400; ++count) {
       ASSERT_EQ(write(*pair.first, message).value(), 100U);
       ASSERT_EQ(read(*pair.second).size(), 100U);
     }
