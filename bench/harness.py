@@ -129,6 +129,7 @@ class Report:
     missing_peers: list = dataclasses.field(default_factory=list)
     notes: list = dataclasses.field(default_factory=list)
     failures: list = dataclasses.field(default_factory=list)
+    subject: str = "Muster"  # whose values the figures are
 
     def as_json(self):
         return {
@@ -159,7 +160,7 @@ class Report:
         head = (
             "figure",
             "unit",
-            "Muster",
+            self.subject,
             "lowest … highest",
             "against",
             "its value",
@@ -221,7 +222,7 @@ class Report:
 
     def svg(self):
         return plot(
-            f"{self.benchmark}: Muster beside its peers, as ratios",
+            f"{self.benchmark}: {self.subject} beside its peers, as ratios",
             [figure for figure in self.figures if figure.ratio and not figure.name.endswith("p99")],
         )
 
@@ -349,14 +350,16 @@ def can_raise_priority():
     return os.waitpid(child, 0)[1] == 0
 
 
-def start(command, cores=None, raised=False, log=False, **options):
+def start(
+    command, cores=None, raised=False, log=False, death_signal=signal.SIGTERM, **options
+):
     """Starts a program on the given cores. It is told to end when this process dies. With `log`,
     what it says on stderr is only shown if it does not start."""
     libc = ctypes.CDLL(None)
     log_file = scratch_file("log") if log else None
 
     def in_child():
-        libc.prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
+        libc.prctl(1, death_signal)  # PR_SET_PDEATHSIG
         if cores:
             os.sched_setaffinity(0, cores)
         if raised:

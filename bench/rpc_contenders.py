@@ -1,0 +1,355 @@
+"""Who takes part in the RPC comparison, and how one measurement with one of them is made.
+
+Each native contender is a program of bench/rpc with the command line of bench/rpc/program.h; how
+Muster's own differs is said at `Muster`. PyTorch's is bench/rpc/torch_rpc.py.
+"""
+
+import contextlib
+import json
+import os
+import pathlib
+import re
+import select
+import signal
+import subprocess
+import time
+
+import harness
+import store
+from harness import CannotMeasure
+
+HERE = pathlib.Path(__file__).resolve().parent
+MIB = 1024 * 1024
+PATIENCE = 60
+# For clients that have just been started: until they are connected and have made a first call.
+SETTLE_SECONDS = 1.5
+
+MUSTER = "Muster"
+RAW_TCP, FUTEX, SPIN = "raw epoll TCP", "raw futex", "raw spinning"
+STREAM, STREAM_HOT = "raw TCP stream", "raw TCP stream of 1 MiB"
+MEMCPY, MEMCPY_ECHO = "memcpy", "memcpy there and back"
+GRPC, CAPNP, TENSORPIPE, TORCH = "gRPC", "Cap'n Proto", "TensorPipe", "PyTorch"
+DEBIAN_PYTHON = "/usr/bin/python3"
+
+
+class Cores:
+    """The server on the first core, the client on the second; with one core, both share it. The
+    priority of all of them is raised alike where that is permitted."""
+
+    def __init__(self):
+        cores = sorted(os.sched_getaffinity(0))
+        self.pinned = len(cores) >= 2
+        self.all = set(cores)
+        self.server = {cores[0]} if self.pinned else self.all
+        self.client = {cores[1]} if self.pinned else self.all
+        self.raised = harness.can_raise_priority()
+
+
+nothing = contextlib.nullcontext
+
+
+@contextlib.contextmanager
+def busy(options, count):
+    """So many processes use the processor meanwhile. Not in sessions of their own: where the kernel
+    shares the processor among sessions first, they have to count one by one."""
+    command = [options.build / "bench" / "rpc_raw", "client", "--case", "busy", "--seconds", 600]
+    processes = [harness.start(command, stdout=subprocess.DEVNULL) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for process in processes:
+            harness.stop(process)
+
+
+def read_line(process, what, patience=PATIENCE):
+    if not select.select([process.stdout], [], [], patience)[0]:
+        raise CannotMeasure(f"{what} said nothing for {patience} s")
+    line = process.stdout.readline().strip()
+    if not line:
+        process.wait(5)
+        said = process.log_file.read_text().strip() if process.log_file else ""
+        raise CannotMeasure(f"{what} ended with status {process.returncode} {said[-500:]}".strip())
+    return line
+
+
+def parse(line, what):
+    try:
+        result = json.loads(line)
+    except ValueError:
+        raise CannotMeasure(f"{what} said {line!r}") from None
+    if "error" in result:
+        raise CannotMeasure(f"{what}: {result['error']}")
+    return result
+
+
+class Native:
+    """A server and a client, started for each measurement: some servers use a core even when nobody
+    calls them."""
+
+    def __init__(self, options, cores, name, program, transports, kind=None):
+        self.name = name
+        self.cores = cores
+        self.program = options.build / "bench" / program
+        self.transports = transports  # ours: what it has in its place
+        self.kind = ["--kind", kind] if kind else []
+
+    def can(self, case):
+        """Whether it takes part in a case."""
+        if case.transport not in self.transports:
+            return False
+        # A second server differs in how it runs functions, and only gRPC's has a pool.
+        is_second = "sync" in self.kind
+        if case.name == "noop-pool":
+            return is_second
+        return not is_second or case.name in ("noop", "inflight")
+
+    def is_telling(self, case):
+        """Whether --quick needs it, too."""
+        is_own = self.transports[case.transport] == case.transport
+        return is_own and "sync" not in self.kind and not case.busy
+
+    def close(self):
+        pass
+
+    def translate(self, arguments):
+        """The case as the program knows it."""
+        if arguments["case"] == "noop-pool":
+            return {**arguments, "case": "noop"}
+        return arguments
+
+    def measure(self, transport, arguments, pinned, raised):
+        arguments = self.translate(arguments)
+        with self.connect(transport, arguments, pinned, raised) as (_, client):
+            return parse(read_line(client, f"{self.name}, client"), f"{self.name}, client")
+
+    def stay_connected(self, transport, seconds):
+        """A context with the two processes, which say nothing to each other."""
+        arguments = {"case": "idle", "threads": 1, "seconds": seconds}
+        return self.connect(transport, arguments, pinned=False, raised=True)
+
+    @contextlib.contextmanager
+    def connect(self, transport, arguments, pinned, raised):
+        """The two processes."""
+        transport = self.transports[transport]
+        threads = {"threads": arguments["threads"]}
+        server = self.start("server", self.cores.server, pinned, raised, transport, threads)
+        client = None
+        try:
+            word, _, address = read_line(server, f"{self.name}, server").partition(" ")
+            if word != "listening":
+                raise CannotMeasure(f"{self.name}, server: it said {word!r}")
+            arguments = {"address": address, **arguments}
+            client = self.start("client", self.cores.client, pinned, raised, transport, arguments)
+            yield server, client
+        finally:
+            for process in (client, server):
+                if process:
+                    harness.stop(process)
+
+    def start(self, role, cores, pinned, raised, transport, arguments):
+        words = ["--transport", transport, *self.kind]
+        for key, value in arguments.items():
+            words += [f"--{key.replace('_', '-')}", value]
+        return harness.start(
+            [self.program, role, *words],
+            cores if pinned else self.cores.all,
+            raised and self.cores.raised,
+            log=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "TMPDIR": str(harness.scratch_file("x").parent)},
+        )
+
+
+class Muster(Native):
+    """build/bench/rpc_muster. It knows two cases more: `noop-pool`, a no-op that runs in the
+    server's pool, and `peers --count N`, which answers {"memory_bytes": ...}: the memory of one
+    process with so many connected peers."""
+
+    def can(self, case):
+        return True
+
+    def translate(self, arguments):
+        return arguments
+
+    def measure_memory(self, count):
+        arguments = {"case": "peers", "count": count, "threads": 1}
+        result = self.measure("tcp", arguments, pinned=False, raised=True)
+        if "memory_bytes" not in result:
+            raise CannotMeasure("rpc_muster: the case peers brought no memory_bytes")
+        return result["memory_bytes"]
+
+
+class Bound(Native):
+    """Plain sockets and plain shared memory."""
+
+    def is_telling(self, case):
+        return True
+
+    def can(self, case):
+        if case.transport not in self.transports or case.name == "idle":
+            return False
+        if case.transport == "tcp":
+            return True
+        if self.transports["shm"] == "spin" and (case.threads > 1 or case.busy):
+            return False  # it needs a core for each thread
+        return case.name in ("noop", "noop-pool")
+
+
+class Volume(Native):
+    """What can be moved at all, beside the echo of 64 MiB."""
+
+    def __init__(self, options, cores, name, transport, case, moved=None):
+        super().__init__(options, cores, name, "rpc_raw", {transport: "tcp"})
+        self.case = case
+        self.moved = moved
+
+    def can(self, case):
+        takes_part = super().can(case) and case.name == "echo" and case.bytes == 64 * MIB
+        return takes_part and (case.pinned or not self.moved)
+
+    def is_telling(self, case):
+        return not self.moved
+
+    def translate(self, arguments):
+        return {**arguments, "case": self.case, "bytes": self.moved or arguments["bytes"]}
+
+
+class Torch:
+    """A pair of processes for each transport, for the whole run, since PyTorch takes seconds to
+    load. They are stopped while others are measured: over shared memory they use a core each."""
+
+    transports = ("tcp", "shm")
+
+    def __init__(self, cores, name, python):
+        self.name = name
+        self.cores = cores
+        self.python = python
+        self.pairs = {}  # transport: (server, client)
+
+    def can(self, case):
+        # Not where both processes may use all cores: that tells little more, and takes long.
+        return case.name in ("noop", "inflight", "echo") and (case.pinned or case.threads > 1)
+
+    def close(self):
+        for pair in self.pairs.values():
+            for process in reversed(pair):
+                process.send_signal(signal.SIGCONT)
+                harness.stop(process)
+        self.pairs = {}
+
+    def measure(self, transport, arguments, pinned, raised):
+        if transport not in self.pairs:
+            self.pairs[transport] = self.start_pair(transport)
+        server, client = self.pairs[transport]
+        for process, cores in ((server, self.cores.server), (client, self.cores.client)):
+            process.send_signal(signal.SIGCONT)
+            harness.pin(process, cores if pinned else self.cores.all)
+        try:
+            client.stdin.write(json.dumps(arguments) + "\n")
+            client.stdin.flush()
+            return parse(read_line(client, f"{self.name}, client"), f"{self.name}, client")
+        except BrokenPipeError:
+            raise CannotMeasure(f"{self.name}, client has ended") from None
+        finally:
+            for process in (server, client):
+                process.send_signal(signal.SIGSTOP)
+
+    def start_pair(self, transport):
+        server = self.start("server", transport)
+        address = read_line(server, f"{self.name}, server").removeprefix("listening ")
+        client = self.start("client", transport, "--address", address)
+        read_line(client, f"{self.name}, client")
+        return server, client
+
+    def start(self, role, transport, *more):
+        return harness.start(
+            [self.python, HERE / "rpc" / "torch_rpc.py", role, "--transport", transport, *more],
+            self.cores.all,
+            self.cores.raised,
+            log=True,
+            death_signal=signal.SIGKILL,  # the only one that ends a stopped process
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+
+# ---- finding them -----------------------------------------------------------------------------
+
+
+def find(options, report, cores, with_torch):
+    """Name: contender, in the order of the report. Who cannot be had is named in the report."""
+    found = {}
+
+    def add(contender):
+        found[contender.name] = contender
+
+    def native(name, program, package, about, kinds):
+        if not (options.build / "bench" / program).exists():
+            report.miss(
+                name,
+                f"build/bench/{program} was not built; it needs {package} "
+                "(tools/packages install bench)",
+            )
+            return
+        report.peers[name] = f"{version_of(package)} {about}".strip()
+        for kind, transports in kinds.items():
+            full = f"{name} ({kind} server)" if kind else name
+            add(Native(options, cores, full, program, transports, kind))
+
+    if (options.build / "bench" / "rpc_muster").exists():
+        add(Muster(options, cores, MUSTER, "rpc_muster", {"tcp": "tcp", "shm": "shm"}))
+    else:
+        report.miss(MUSTER, "build/bench/rpc_muster was not built: the peers are shown alone")
+    add(Bound(options, cores, RAW_TCP, "rpc_raw", {"tcp": "tcp"}))
+    add(Bound(options, cores, FUTEX, "rpc_raw", {"shm": "futex"}))
+    add(Bound(options, cores, SPIN, "rpc_raw", {"shm": "spin"}))
+    add(Volume(options, cores, STREAM, "tcp", "stream"))
+    add(Volume(options, cores, STREAM_HOT, "tcp", "stream", MIB))
+    add(Volume(options, cores, MEMCPY, "shm", "memcpy"))
+    add(Volume(options, cores, MEMCPY_ECHO, "shm", "memcpy-echo"))
+    on_unix = {"tcp": "tcp", "shm": "unix"}
+    native(
+        GRPC,
+        "rpc_grpc",
+        "libgrpc++-dev",
+        "(over TCP the better of its callback and its sync server)",
+        {"callback": on_unix, "sync": {"tcp": "tcp"}},
+    )
+    native(CAPNP, "rpc_capnp", "libcapnp-dev", "", {None: on_unix})
+    native(
+        TENSORPIPE,
+        "rpc_tensorpipe",
+        "libtensorpipe-dev",
+        "(transport uv and channel basic; transport shm and channel cma)",
+        {None: {"tcp": "tcp", "shm": "shm"}},
+    )
+    if with_torch:
+        for name, python in torches(report).items():
+            add(Torch(cores, name, python))
+    return found
+
+
+def version_of(package):
+    """What Debian says, or nothing."""
+    command = ["dpkg-query", "-W", "-f", "${Version}", package]
+    with contextlib.suppress(OSError):
+        return subprocess.run(command, capture_output=True, text=True).stdout.strip()
+    return ""
+
+
+def torches(report):
+    """Name: interpreter. PyTorch 2 from its environment, and Debian's if it is installed."""
+    found = {}
+    for python in filter(None, (store.torch_python(report), DEBIAN_PYTHON)):
+        ask = "print(json.dumps(importlib.metadata.version('torch')))"
+        version = pathlib.Path(python).exists() and store.ask_python(python, ask)
+        if version:
+            number = re.match(r"\d+\.\d+", version).group()
+            found[f"{TORCH} {number}"] = python
+            report.peers[f"{TORCH} {number}"] = f"{version}, torch.distributed.rpc from Python"
+    if DEBIAN_PYTHON not in found.values():
+        report.miss("PyTorch 1.13", "python3-torch is not installed")
+    return found
