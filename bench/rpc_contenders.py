@@ -24,6 +24,12 @@ PATIENCE = 60
 # For clients that have just been started: until they are connected and have made a first call.
 SETTLE_SECONDS = 1.5
 
+# For echoes, of all alike: memory that a message needed is kept for the next one. Without it, who
+# allocates for each message mostly waits for new pages.
+KEEP_MEMORY = {
+    "GLIBC_TUNABLES": f"glibc.malloc.mmap_threshold={2**30}:glibc.malloc.trim_threshold={2**32}"
+}
+
 MUSTER = "Muster"
 RAW_TCP, FUTEX, SPIN = "raw epoll TCP", "raw futex", "raw spinning"
 STREAM, STREAM_HOT = "raw TCP stream", "raw TCP stream of 1 MiB"
@@ -130,35 +136,45 @@ class Native:
     @contextlib.contextmanager
     def connect(self, transport, arguments, pinned, raised):
         """The two processes."""
-        transport = self.transports[transport]
-        threads = {"threads": arguments["threads"]}
-        server = self.start("server", self.cores.server, pinned, raised, transport, threads)
+        words = ["--transport", self.transports[transport], *self.kind]
+        keep = arguments["case"] == "echo"
+        server = self.start(
+            ["server", *words, "--threads", arguments["threads"]],
+            self.cores.server if pinned else self.cores.all,
+            raised,
+            keep,
+        )
         client = None
         try:
             word, _, address = read_line(server, f"{self.name}, server").partition(" ")
             if word != "listening":
                 raise CannotMeasure(f"{self.name}, server: it said {word!r}")
-            arguments = {"address": address, **arguments}
-            client = self.start("client", self.cores.client, pinned, raised, transport, arguments)
+            words += ["--address", address]
+            for key, value in arguments.items():
+                words += [f"--{key.replace('_', '-')}", value]
+            client = self.start(
+                ["client", *words],
+                self.cores.client if pinned else self.cores.all,
+                raised,
+                keep,
+            )
             yield server, client
         finally:
             for process in (client, server):
                 if process:
                     harness.stop(process)
 
-    def start(self, role, cores, pinned, raised, transport, arguments):
-        words = ["--transport", transport, *self.kind]
-        for key, value in arguments.items():
-            words += [f"--{key.replace('_', '-')}", value]
+    def start(self, words, cores, raised, keep):
+        environment = {**os.environ, "TMPDIR": str(harness.scratch_file("socket").parent)}
         return harness.start(
-            [self.program, role, *words],
-            cores if pinned else self.cores.all,
+            [self.program, *words],
+            cores,
             raised and self.cores.raised,
             log=True,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env={**os.environ, "TMPDIR": str(harness.scratch_file("x").parent)},
+            env=environment | (KEEP_MEMORY if keep else {}),
         )
 
 
@@ -270,6 +286,7 @@ class Torch:
             self.cores.raised,
             log=True,
             death_signal=signal.SIGKILL,  # the only one that ends a stopped process
+            env=os.environ | KEEP_MEMORY,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -137,14 +137,14 @@ class GrpcCaller final : public Caller {
 
   std::uint64_t keep_in_flight(std::size_t count, RpcClock::time_point ends) override {
     std::vector<std::unique_ptr<Call>> calls(count);
-    for (std::size_t index = 0; index < count; ++index) start(calls[index], index);
+    for (std::unique_ptr<Call>& call : calls) start(call);
     std::uint64_t answered = 0;
     for (std::size_t in_flight = count; in_flight > 0;) {
-      const std::size_t index = next();
-      check(calls[index]->status);
+      auto& call = *static_cast<std::unique_ptr<Call>*>(next());
+      check(call->status);
       ++answered;
       if (RpcClock::now() < ends) {
-        start(calls[index], index);
+        start(call);
       } else {
         --in_flight;
       }
@@ -160,19 +160,19 @@ class GrpcCaller final : public Caller {
     std::unique_ptr<grpc::ClientAsyncResponseReader<Nothing>> reader;
   };
 
-  // A context serves one call only, so each call needs a new one.
-  void start(std::unique_ptr<Call>& call, std::size_t index) {
+  // A context serves one call only, so each call needs a new one. What next() returns is its place.
+  void start(std::unique_ptr<Call>& call) {
     call = std::make_unique<Call>();
     call->reader = stub_->PrepareAsyncNoop(&call->context, Nothing(), &queue_);
     call->reader->StartCall();
-    call->reader->Finish(&call->reply, &call->status, reinterpret_cast<void*>(index));
+    call->reader->Finish(&call->reply, &call->status, &call);
   }
 
-  std::size_t next() {
+  void* next() {
     void* tag = nullptr;
     bool ok = false;
     if (!queue_.Next(&tag, &ok) || !ok) throw std::runtime_error("gRPC's queue ended");
-    return reinterpret_cast<std::size_t>(tag);
+    return tag;
   }
 
   std::unique_ptr<Bench::Stub> stub_;

@@ -202,6 +202,7 @@ RpcResult measure(const RpcOptions& options, const RpcProgram& program) {
   std::mutex mutex;
   std::exception_ptr failure;
   std::vector<std::thread> threads;
+  threads.reserve(options.threads);
   for (ThreadResult& result : results) {
     threads.emplace_back([&] {
       try {
