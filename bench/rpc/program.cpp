@@ -178,7 +178,7 @@ void measure_thread(const RpcOptions& options, const RpcProgram& program, Togeth
   const double warm_up_seconds = std::max(0.05, options.seconds / 5);
   result.lengths.reserve(1 << 20);
   caller->noop();
-  if (options.case_name == "noop") {
+  if (options.case_name == "noop" || options.case_name == "noop-pool") {
     warm_up(warm_up_seconds, 100, [&] { caller->noop(); });
     measure_calls(together, result, [&] { caller->noop(); });
   } else if (options.case_name == "inflight") {
