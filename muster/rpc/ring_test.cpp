@@ -209,6 +209,36 @@ TEST(Ring, CarriesLargeSizesBetweenThreads) {
   carry_between_threads(kRingBytesDefault, 3 * kRingBytesDefault, std::uint64_t{8} << 20U);
 }
 
+// Each waits for the other one's byte, now and then a little longer before it goes to sleep: a
+// wake-up that got lost would leave both asleep.
+TEST(Ring, LosesNoWakeUpOfTwoThatTakeTurns) {
+  constexpr int kTurns = 10'000;
+  std::array<std::counting_semaphore<>, 2> came = {std::counting_semaphore<>(0),
+                                                   std::counting_semaphore<>(0)};
+  Ring there(kRingBytesMin, [&] { came[1].release(); });
+  Ring back(kRingBytesMin, [&] { came[0].release(); });
+  const auto take_turns = [&](std::size_t side) {
+    Random random(side);
+    Ring& to = side == 0 ? there : back;
+    Ring& from = side == 0 ? back : there;
+    std::byte byte{};
+    for (int turn = 0; turn < kTurns; ++turn) {
+      if (side == 0 && to.write({&byte, 1}).value_or(0) != 1) return false;
+      for (std::uint64_t looks = random.below(300);; looks -= looks > 0 ? 1 : 0) {
+        if (from.reader.read({&byte, 1}).value_or(0) == 1) break;
+        if (looks == 0 && from.reader.ask() && !came[side].try_acquire_for(60s)) return false;
+      }
+      if (side == 1 && to.write({&byte, 1}).value_or(0) != 1) return false;
+    }
+    return true;
+  };
+  bool done = false;
+  std::thread other([&] { done = take_turns(1); });
+  EXPECT_TRUE(take_turns(0));
+  other.join();
+  EXPECT_TRUE(done);
+}
+
 TEST(Ring, IsBrokenForAReaderWhoseWriterClaimsMoreThanFits) {
   Ring ring(kRingBytesMin);
   std::vector<std::byte> received(2 * kRingBytesMin);
