@@ -63,6 +63,8 @@ RpcOptions parse(int argc, char** argv) {
       options.in_flight = number(name, value);
     } else if (name == "--threads") {
       options.threads = std::max<std::size_t>(number(name, value), 1);
+    } else if (name == "--count") {
+      options.count = number(name, value);
     } else if (name == "--seconds") {
       options.seconds = std::strtod(value, nullptr);
     } else {
@@ -246,9 +248,12 @@ void print(const RpcResult& result) {
     const char* name;
     const std::optional<double>& value;
   };
-  const std::array fields{Field{"p50_us", result.p50_us}, Field{"p99_us", result.p99_us},
+  const std::array fields{Field{"p50_us", result.p50_us},
+                          Field{"p99_us", result.p99_us},
                           Field{"calls_per_s", result.calls_per_s},
-                          Field{"bytes_per_s", result.bytes_per_s}, Field{"cpu_s", result.cpu_s}};
+                          Field{"bytes_per_s", result.bytes_per_s},
+                          Field{"cpu_s", result.cpu_s},
+                          Field{"memory_bytes", result.memory_bytes}};
   std::string text;
   for (const Field& field : fields) {
     if (!field.value) continue;

@@ -31,6 +31,7 @@ struct RpcOptions {
   std::size_t bytes = 0;
   std::size_t in_flight = 1;
   std::size_t threads = 1;
+  std::size_t count = 0;  // of peers
   double seconds = 0.5;
 };
 
@@ -63,7 +64,8 @@ struct RpcResult {
   std::optional<double> p99_us;
   std::optional<double> calls_per_s;
   std::optional<double> bytes_per_s;
-  std::optional<double> cpu_s;  // of this process while it was measured
+  std::optional<double> cpu_s;         // of this process while it was measured
+  std::optional<double> memory_bytes;  // of this process
 };
 
 struct RpcProgram {

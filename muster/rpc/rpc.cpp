@@ -1,14 +1,11 @@
 #include "muster/rpc/rpc.h"
 
 #include "muster/base/log.h"
-#include "muster/base/random.h"
-#include "muster/net/tcp.h"
 #include "muster/rpc/gather.h"
 #include "muster/rpc/network_agent.h"
 #include "muster/rpc/own_address.h"
+#include "muster/rpc/store_of_group.h"
 #include "muster/rpc/texts.h"
-#include "muster/store/prefix_store.h"
-#include "muster/store/tcp_store.h"
 
 #include <fmt/format.h>
 
@@ -57,31 +54,6 @@ Result<std::int64_t> number_from(const char* name) {
                                                 name, log::quote(text)));
   }
   return number;
-}
-
-// A store on its own server, with everything that it needs.
-struct OwnedStore {
-  explicit OwnedStore(net::EpollLoop& loop) : transport(loop), random(Random::from_system()) {}
-  net::TcpTransport transport;
-  Random random;
-  std::unique_ptr<store::TcpStore> server;
-  std::unique_ptr<store::Store> view;
-};
-
-Task<Result<std::shared_ptr<store::Store>>> open_store(net::EpollLoop& loop, net::Endpoint endpoint,
-                                                       std::string prefix, Duration patience) {
-  auto owned = std::make_shared<OwnedStore>(loop);
-  store::TcpStoreOptions options;
-  options.endpoint = std::move(endpoint);
-  options.connect_timeout = patience;
-  auto connected =
-      co_await store::connect_tcp_store(loop, owned->transport, owned->random, options);
-  if (!connected) co_return fail(connected.error());
-  owned->server = std::move(*connected);
-  owned->view = store::make_prefix_store(std::move(prefix), *owned->server);
-  store::Store* const store = owned->view.get();
-  std::shared_ptr<store::Store> shared(std::move(owned), store);
-  co_return shared;
 }
 
 // What `init` makes of its options and the environment.

@@ -2,16 +2,14 @@
 // they meet: real sockets, real threads.
 #pragma once
 
-#include "muster/base/random.h"
 #include "muster/net/epoll_loop.h"
 #include "muster/net/tcp.h"
 #include "muster/rpc/function_server.h"
 #include "muster/rpc/functions.h"
 #include "muster/rpc/gather.h"
 #include "muster/rpc/network_agent.h"
-#include "muster/store/prefix_store.h"
+#include "muster/rpc/store_of_group.h"
 #include "muster/store/server.h"
-#include "muster/store/tcp_store.h"
 
 #include <gtest/gtest.h>
 
@@ -49,32 +47,12 @@ class StoreHost {
 
   // For NetworkAgent::start.
   OpenStore opener(std::string prefix = "rpc") const {
-    return [port = port_, prefix](net::EpollLoop& loop) { return open(loop, port, prefix); };
+    return [port = port_, prefix](net::EpollLoop& loop) {
+      return open_store(loop, {"127.0.0.1", port}, prefix, std::chrono::seconds(60));
+    };
   }
 
  private:
-  struct Owned {
-    explicit Owned(net::EpollLoop& loop) : transport(loop), random(1) {}
-    net::TcpTransport transport;
-    Random random;
-    std::unique_ptr<store::TcpStore> server;
-    std::unique_ptr<store::Store> view;
-  };
-  static Task<Result<std::shared_ptr<store::Store>>> open(net::EpollLoop& loop, int port,
-                                                          std::string prefix) {
-    auto owned = std::make_shared<Owned>(loop);
-    store::TcpStoreOptions options;
-    options.endpoint = net::Endpoint{"127.0.0.1", port};
-    auto connected =
-        co_await store::connect_tcp_store(loop, owned->transport, owned->random, options);
-    if (!connected) co_return fail(connected.error());
-    owned->server = std::move(*connected);
-    owned->view = store::make_prefix_store(std::move(prefix), *owned->server);
-    store::Store* const store = owned->view.get();
-    std::shared_ptr<store::Store> shared(std::move(owned), store);
-    co_return shared;
-  }
-
   net::EpollLoop loop_;
   std::thread thread_;
   int port_ = 0;
