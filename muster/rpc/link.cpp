@@ -22,6 +22,8 @@ constexpr std::size_t kScratchBytes = std::size_t{128} << 10U;
 constexpr std::size_t kDirectReadBytesMax = std::size_t{4} << 20U;
 constexpr int kReadsPerTurnMax = 8;
 constexpr std::size_t kPiecesMax = 64;
+// Of small messages that are written together.
+constexpr std::size_t kGatheredMax = 32;
 
 // What is to be written: a head, then buffers.
 struct Outgoing {
@@ -44,8 +46,9 @@ struct Link::Output {
   std::size_t front_sent_bytes = 0;  // of the first in the queue
   std::size_t queued_bytes = 0;
   bool is_writing = false;
-  bool is_corked = false;  // whoever reads answers several at once, and writes them together
-  std::string failure;     // why nothing can be sent any more
+  bool is_corked = false;     // whoever reads answers several at once, and writes them together
+  bool is_gathering = false;  // what is in the queue waits for more, not for room
+  std::string failure;        // why nothing can be sent any more
 
   std::size_t collect(std::array<iovec, kPiecesMax>& pieces) const;
   void drop_written(std::size_t bytes);
@@ -126,7 +129,7 @@ std::size_t Link::queued_bytes() const {
   return output_->queued_bytes;
 }
 
-Result<> Link::send(Message message) {
+Result<> Link::send(Message message, When when) {
   if (auto fits = check_frame(message, options_.limits); !fits) return fits;
   Outgoing outgoing;
   outgoing.head = encode_head(message);
@@ -147,8 +150,17 @@ Result<> Link::send(Message message) {
   const bool is_first = output_->queue.empty();
   output_->queued_bytes += outgoing.bytes;
   output_->queue.push_back(std::move(outgoing));
+  if (output_->is_corked) return {};
+  if (when == When::Soon && output_->queue.size() < kGatheredMax) {
+    if (!is_first) return {};
+    output_->is_gathering = true;
+    has_output_ = true;
+    lock.unlock();
+    loop_.post([self = shared_from_this()] { self->write_some(); });
+    return {};
+  }
   // Behind others, whoever writes those writes this one, too.
-  if (is_first && !output_->is_corked) flush(lock);
+  if (is_first || output_->is_gathering) flush(lock);
   // That it broke is told to all calls of this connection alike, from the loop.
   return {};
 }
@@ -157,6 +169,7 @@ void Link::flush(std::unique_lock<std::mutex>& lock) {
   Output& output = *output_;
   if (output.is_writing) return;
   output.is_writing = true;
+  output.is_gathering = false;
   bool waits_for_room = false;
   while (!output.queue.empty() && output.failure.empty() && !waits_for_room) {
     std::array<iovec, kPiecesMax> pieces{};
@@ -238,6 +251,7 @@ bool Link::read_while(const std::function<bool()>& go_on) {
   if (!lock || is_closed_ || is_lost_) return false;
   want_bytes(false);
   stream_->forget_request();
+  if (has_output_) write_some();
   while (!is_closed_ && !is_lost_ && go_on()) {
     read_some();
     if (has_output_) write_some();

@@ -66,7 +66,11 @@ class Link : public std::enable_shared_from_this<Link> {
   // Sends it, after all that was sent before. Any thread. Invalid if it does not fit into a frame;
   // Unavailable if too much waits already, or if the connection is lost. What it refers to is kept
   // until it has been written; borrowed memory must stay until then.
-  Result<> send(Message message);
+  // `soon` instead of at once: with others that come meanwhile, from the loop, or as soon as
+  // somebody waits in `read_while`. For many small messages, each of which would cost a system
+  // call.
+  enum class When { AtOnce, Soon };
+  Result<> send(Message message, When when = When::AtOnce);
 
   // Reads, and writes what waits, in the calling thread for as long as `go_on` is true. Returns at
   // once, false, if another thread does so already, or if the connection is lost.

@@ -9,6 +9,12 @@
 #include <utility>
 
 namespace muster::rpc {
+namespace {
+
+// With so many requests under way, the next ones are sent together.
+constexpr int kGatherAbove = 8;
+
+}  // namespace
 
 Outgoing::Outgoing(const Surroundings& around, WorkerInfo self, std::uint64_t self_incarnation,
                    Member member)
@@ -79,7 +85,10 @@ void Outgoing::submit(Message request, Duration timeout, TimePoint deadline,
   }
   const std::shared_ptr<Link> link = link_;
   lock.unlock();
-  if (auto sent = link->send(std::move(request)); !sent) {
+  // Whoever has many calls under way waits for them together.
+  const bool is_one_of_many = ++under_way_count_ > kGatherAbove && request.buffers.empty();
+  const auto when = is_one_of_many ? Link::When::Soon : Link::When::AtOnce;
+  if (auto sent = link->send(std::move(request), when); !sent) {
     around_.calls->withdraw(*id, {CallErrorKind::Unreachable, sent.error().message, "", false});
   }
 }
@@ -191,6 +200,7 @@ void Outgoing::connected() {
     const std::lock_guard lock(mutex_);
     link_ = std::move(greeting_);
     greeting_ = nullptr;
+    under_way_count_ = static_cast<int>(waiting_.size());
     is_wanted_ = false;
     waiting_bytes_ = 0;
     for (Message& request : std::exchange(waiting_, {})) {
@@ -221,6 +231,7 @@ void Outgoing::on_message(Link& link, Message message) {
     return;
   }
   if (!is_response(message.type)) return link.give_up("it sent a request where answers belong");
+  --under_way_count_;
   if (!around_.calls->responded(link.tag(), std::move(message))) {
     link.give_up("it answered a call that nobody made");
   }

@@ -16,6 +16,7 @@
 #include "muster/rpc/hello.h"
 #include "muster/rpc/link.h"
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -95,6 +96,8 @@ class Outgoing final : public LinkEvents,
   std::uint64_t sent_before_bytes_ = 0;  // by connections that are gone
   std::uint64_t received_before_bytes_ = 0;
   SpinBudget spin_;
+
+  std::atomic<int> under_way_count_ = 0;  // requests on this connection, roughly
 
   // On the loop.
   std::shared_ptr<Link> greeting_;  // not welcome yet
