@@ -305,8 +305,16 @@ RestartPolicy Agent::policy() const {
           config().restart_delay_max};
 }
 
+std::int64_t Agent::restarts_used() const {
+  std::int64_t used = history_.used(policy(), now());
+  for (const auto& [local_rank, history] : worker_histories_) {
+    used = std::max(used, history.used(policy(), now()));
+  }
+  return used;
+}
+
 std::int64_t Agent::restarts_left() const {
-  return std::max<std::int64_t>(0, config().max_restarts - history_.used(policy(), now()));
+  return std::max<std::int64_t>(0, config().max_restarts - restarts_used());
 }
 
 // -- what the members of a round say -------------------------------------------------------------

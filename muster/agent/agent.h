@@ -115,6 +115,8 @@ class Agent {
   void heard(const std::shared_ptr<Round>& round, const Word& word);
   RoundFacts facts_of(const Round& round) const;
   RestartPolicy policy() const;
+  // The most that any budget has lost: the job's, or that of one worker.
+  std::int64_t restarts_used() const;
   std::int64_t restarts_left() const;
   bool is_alone() const { return !round_ || round_->info.world_size == 1; }
 

@@ -16,7 +16,7 @@ observe::AgentFacts Agent::agent_facts() const {
     facts.group_world_size = round_->info.world_size;
   }
   facts.run_time = now() - began_;
-  facts.restarts_used = history_.used(policy(), now());
+  facts.restarts_used = restarts_used();
   return facts;
 }
 
@@ -116,7 +116,7 @@ std::string Agent::status_json() const {
   table.host = parts_.crew.host_name;
   table.phase = std::string(name_of(supervisor_.phase()));
   table.state = std::string(observe::name_of(supervisor_.state()));
-  table.restarts_used = history_.used(policy(), now());
+  table.restarts_used = restarts_used();
   table.restarts_max = config().max_restarts;
   table.log_folder = parts_.crew.log_folder.path();
   if (round_) {

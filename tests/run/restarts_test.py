@@ -172,6 +172,25 @@ class Alone(launch.Case):
         self.assertEqual(sorted(self.notes()), ["0: restart 0, round 0", "1: restart 0, round 0",
                                                 "1: restart 1, round 0"])
 
+    def test_status_and_metrics_count_what_the_budget_counts(self):
+        """That is, the worker that has been started again most often."""
+        agent = self.start("--nproc-per-node=3", "--max-restarts=5", "--restart-scope=worker",
+                           "--http=0", self.script("""
+            [ "$TORCHELASTIC_RESTART_COUNT" -lt "$RANK" ] && exit 3
+            note "$RANK: restart $TORCHELASTIC_RESTART_COUNT"
+            wait_file go"""), env={"LOGLEVEL": "INFO"})
+        port = launch.http_port(agent)
+        self.wait_notes(*[f"{rank}: restart {rank}" for rank in range(3)])
+        status = launch.get_json(port, "/status")
+        self.assertEqual((status["restarts_used"], status["restarts_max"]), (2, 5))
+        metrics = launch.get(port, "/metrics")[1]
+        self.assertRegex(metrics, r'(?m)^muster_remaining_restarts\{role="default"\} 3$')
+        self.assertRegex(
+            metrics,
+            r'(?m)^muster_torchelastic\{name="workers.default.remaining_restarts"\} 3$')
+        self.touch("go")
+        agent.end(0)
+
     def test_the_watchdog_watches_the_new_one_too(self):
         agent = self.launch("--max-restarts=1", "--restart-scope=worker", "--hang-timeout=300ms",
                             self.script('"$MUSTER" alive; stay'), status=1)
