@@ -116,6 +116,14 @@ def cpu_seconds(pid):
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
+def agent_below(process):
+    """The process that does the work: that of the agent, else the one that was started."""
+    for pid in children_of(process.pid):
+        if status_of(pid)["Name"].strip() == "muster-agent":
+            return pid
+    return process.pid
+
+
 class Comparison:
     def __init__(self, options, report):
         self.options = options
@@ -191,13 +199,15 @@ class Comparison:
             process, _ = launcher.start(stamps, workers, "--standalone", stay=True)
             pids = [stamp.pid for stamp in stamps.wait(workers)]
             time.sleep(0.5)  # what a start leaves to do
-            before = cpu_seconds(process.pid)
+            # Ours are two: the one that was started guards the agent.
+            agent = agent_below(process)
+            launchers = {process.pid, agent}
+            before = sum(map(cpu_seconds, launchers))
             time.sleep(self.plan.idle_seconds)
-            used = cpu_seconds(process.pid) - before
-            status = status_of(process.pid)
-            guards = [pid for pid in children_of(process.pid) if pid not in pids]
+            used = sum(map(cpu_seconds, launchers)) - before
+            status = status_of(agent)
             memory = int(status["VmRSS"].split()[0]) + sum(
-                int(status_of(pid)["RssAnon"].split()[0]) for pid in guards)
+                int(status_of(pid)["RssAnon"].split()[0]) for pid in launchers - {agent})
             end(process, *pids)
             return memory / 1024, int(status["Threads"]), used / self.plan.idle_seconds * 1e3
         finally:
@@ -285,7 +295,7 @@ class Comparison:
         with self.two_nodes() as (stamps, _, agents):
             time.sleep(0.3)
             killed = time.monotonic()
-            agents[1].kill()
+            os.kill(agent_below(agents[1]), signal.SIGKILL)
             again = stamps.wait(2, lambda stamp: stamp.world_size == 2)
             return (max(stamp.seconds for stamp in again) - killed) * 1e3
 
@@ -294,7 +304,7 @@ class Comparison:
         with self.two_nodes() as (stamps, _, agents):
             time.sleep(0.3)
             silenced = time.monotonic()
-            agents[1].send_signal(signal.SIGSTOP)
+            os.kill(agent_below(agents[1]), signal.SIGSTOP)
             again = stamps.wait(2, lambda stamp: stamp.world_size == 2)
             return (max(stamp.seconds for stamp in again) - silenced) * 1e3
 
@@ -319,7 +329,7 @@ def run(options):
     report = harness.Report("launch", harness.machine())
     report.notes.append("start: from the command to the first line of a worker's main; "
                         "torchrun as `python -m torch.distributed.run`, both --standalone")
-    report.notes.append("memory: resident pages of the launcher, and what its guard holds for itself")
+    report.notes.append("memory: resident pages of the agent, and what its guard holds for itself")
     if os.getloadavg()[0] > 1:
         report.notes.append("the machine was busy: compare ratios, not times")
     comparison = Comparison(options, report)

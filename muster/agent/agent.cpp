@@ -175,6 +175,16 @@ void Agent::perform(const Action& action) {
 
 void Agent::signalled(int signal) {
   log::warn("agent", "received {}", signal_name(signal));
+  asked_to_end(signal);
+}
+
+void Agent::guard_lost() {
+  log::error("agent", "the process that was started as muster run has been killed; ending the job");
+  asked_to_end(SIGTERM);
+  asked_to_end(SIGTERM);
+}
+
+void Agent::asked_to_end(int signal) {
   happened([this, signal]() -> Actions {
     if (supervisor_.phase() == Phase::Done) {
       // No worker is left; what remains is courtesy towards the other nodes.

@@ -64,6 +64,8 @@ class Agent {
 
   // A signal for us arrived.
   void signalled(int signal);
+  // The guard was killed, and who did that meant us: ends the job at once, without grace.
+  void guard_lost();
   // A signal that is only passed on.
   void forward(int signal);
 
@@ -88,6 +90,7 @@ class Agent {
   // cancel.
   void happened(Event event);
   void run_events();
+  void asked_to_end(int signal);
   void perform(const Action& action);
 
   Task<void> join_round();

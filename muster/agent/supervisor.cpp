@@ -314,6 +314,8 @@ Actions Supervisor::signalled(int signal) {
         next_ = Next::End;
         return {};
       }
+      // A hang-up is told by the shell and, once that has ended, again by the kernel.
+      if (signal == SIGHUP && signal_ == SIGHUP) return {};
       return {action(Action::Kind::Escalate)};
     case Phase::Done:
       return {};

@@ -231,6 +231,14 @@ TEST_F(SupervisorTest, PassesTheFirstSignalToTheWorkersAndKillsAtTheSecond) {
   EXPECT_EQ(supervisor.signal(), SIGINT);
 }
 
+TEST_F(SupervisorTest, TakesARepeatedHangUpForOne) {
+  run();
+  EXPECT_EQ(describe(supervisor.signalled(SIGHUP)), "stop(signal, signal 1)");
+  EXPECT_EQ(describe(supervisor.signalled(SIGHUP)), "");
+  EXPECT_EQ(describe(supervisor.signalled(SIGTERM)), "escalate");
+  EXPECT_EQ(describe(supervisor.signalled(SIGHUP)), "");
+}
+
 TEST_F(SupervisorTest, EndsAfterAStopThatASignalCameInto) {
   run();
   failed(true);

@@ -2,6 +2,7 @@
 
 #include "muster/agent/agent.h"
 #include "muster/agent/records.h"
+#include "muster/agent/twins.h"
 #include "muster/backends/builtin.h"
 #include "muster/backends/machine.h"
 #include "muster/base/log.h"
@@ -36,6 +37,7 @@
 #include <memory>
 #include <optional>
 #include <string_view>
+#include <sys/epoll.h>
 #include <sys/resource.h>
 #include <thread>
 #include <unistd.h>
@@ -211,6 +213,12 @@ void allow_files(int worker_count) {
   ::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
+std::vector<int> all_signals(const LaunchConfig& config) {
+  std::vector<int> all = config.signals_to_handle;
+  all.insert(all.end(), config.signals_to_forward.begin(), config.signals_to_forward.end());
+  return all;
+}
+
 // Everything that lives as long as the job does.
 class Launch {
  public:
@@ -276,11 +284,22 @@ class Launch {
     if (*port != 0) log::info("agent", "health, status, metrics and events on port {}", *port);
 
     const process::Signals ending_signals(loop_, config_.signals_to_handle,
-                                          [&](int signal, pid_t) { agent.signalled(signal); });
+                                          [&](int signal, pid_t sender) {
+                                            if (is_new(signal, sender)) agent.signalled(signal);
+                                          });
     std::optional<process::Signals> forwarded;
     if (!config_.signals_to_forward.empty()) {
-      forwarded.emplace(loop_, config_.signals_to_forward,
-                        [&](int signal, pid_t) { agent.forward(signal); });
+      forwarded.emplace(loop_, config_.signals_to_forward, [&](int signal, pid_t sender) {
+        if (is_new(signal, sender)) agent.forward(signal);
+      });
+    }
+    std::optional<net::FdWatch> guard_watch;
+    if (guard_ != nullptr) {
+      guard_watch.emplace(loop_, guard_->pidfd(), [&](std::uint32_t) {
+        guard_watch->want(0);
+        agent.guard_lost();
+      });
+      guard_watch->want(EPOLLIN);
     }
     const agent::Ending ending = loop_.block_on(agent.run());
     (void)loop_.block_on(output.drain(after(loop_.now(), kRecordsTime)));
@@ -296,6 +315,10 @@ class Launch {
   int ended_by() const { return ended_by_; }
 
  private:
+  bool is_new(int signal, pid_t sender) {
+    return twins_.is_new(signal, guard_ != nullptr && sender == guard_->pid(), loop_.now());
+  }
+
   const LaunchConfig& config_;
   Readings readings_;
   rendezvous::Parameters parameters_;
@@ -306,6 +329,7 @@ class Launch {
   rendezvous::Registry registry_;
   process::Guard* guard_;  // may be missing
   process::Host host_;
+  agent::Twins twins_;
   std::string host_name_;
   int ended_by_ = 0;
 };
@@ -334,6 +358,8 @@ int run_command(const std::vector<std::string>& words, launch::Style style) {
   }
   auto config = launch::resolve(options, facts);
   if (!config) return refuse(config.error());
+  // nohup(1) has it ignored, and that shall stay so.
+  if (process::is_ignored(SIGHUP)) std::erase(config->signals_to_handle, SIGHUP);
   log::set_level(config->log_level);
   for (const std::string& warning : config->warnings) {
     fmt::print(stderr, "muster: warning: {}\n", warning);
@@ -348,9 +374,12 @@ int run_command(const std::vector<std::string>& words, launch::Style style) {
     fmt::print("{}", describe_plan(*config));
     return 0;
   }
-  allow_files(config->workers_per_node);
+  // From here on there are two of us, and only the agent goes on; see guard.h.
+  std::fflush(nullptr);
   auto guard = process::Guard::start();
   if (!guard) log::warn("agent", "the workers have no guard: {}", guard.error().message);
+  if (guard) guard->pass_on(all_signals(*config));
+  allow_files(config->workers_per_node);
   int ended_by = 0;
   int status = 1;
   {
@@ -358,7 +387,6 @@ int run_command(const std::vector<std::string>& words, launch::Style style) {
     status = launch.run();
     ended_by = launch.ended_by();
   }
-  if (guard) guard->dismiss();
   if (ended_by != 0) failures::end_by_signal(ended_by);
   return status;
 }

@@ -1,15 +1,22 @@
-// Guard: a tiny process that outlives the agent just long enough to end its workers.
+// Guard: the process that the user has started, while the agent is a child of it.
 //
-// When the agent is killed with SIGKILL, the parent-death signal reaches its workers but not what
-// they started. The guard sees the agent's end as the end of a pipe and kills the process groups of
-// the workers, their cgroup, and every process that carries a token of the agent, until none is
-// left (or two seconds have passed). It sleeps in `read` until then.
+// Who started `muster run` knows one process, and signals and waits for that one. `Guard::start`
+// forks: the child goes on as the agent, and the process itself stays behind as its guard. It
+// sleeps until something happens, and
+//   - passes every signal on to the agent, once. The agent has a process group of its own, so what
+//     is sent to the whole group, or comes from the terminal, reaches only the guard;
+//   - stops and goes on together with the agent when a shell's job control says so;
+//   - ends as the agent ends: with its status, or by the same signal;
+//   - before that, kills whatever the agent has left. It is a sub-reaper: when the agent is killed,
+//     all that it or its workers ever started becomes the guard's child, whether or not it has a
+//     session of its own, a token or a cgroup. When the guard has ended, nothing is left.
+// The agent in turn sees through `pidfd` that the guard was killed; then it has to end by itself.
 //
-// Fork it early, while the agent is small: what the agent holds at that time, the guard keeps. It
-// has a session of its own, blocks every signal, holds no descriptor of the agent's and is called
-// "muster-guard".
+// Fork early, while the program is small: what it holds at that time, the guard keeps. That holds
+// for descriptors, too: what the program got from whoever started it (the lock of flock(1), for
+// example) lives until the guard ends, which is after all workers have.
 //
-// Owned by the agent's main function; not bound to a loop.
+// The object belongs to the agent's main function; it is not bound to a loop.
 #pragma once
 
 #include "muster/base/error.h"
@@ -18,6 +25,7 @@
 #include <cstddef>
 #include <string_view>
 #include <sys/types.h>
+#include <vector>
 
 namespace muster::process {
 
@@ -25,42 +33,44 @@ namespace internal {
 struct GuardTable;
 }
 
-inline constexpr std::size_t kGuardGroupCountMax = 4096;
 inline constexpr std::size_t kGuardTextBytesMax = 4096;
 
 class Guard {
  public:
-  // Requires: this process has one thread.
+  // Returns in the child only; after an error, in the process itself. In the child the same signals
+  // are blocked as before, and SIGTTOU, so that it may always write to the terminal; it is called
+  // "muster-agent". Requires: this process has one thread, and nothing is left in buffers that both
+  // would write.
   static Result<Guard> start();
 
   Guard(Guard&& other) noexcept;
   Guard& operator=(Guard&&) = delete;
   Guard(const Guard&) = delete;
-  // Dismisses it.
+  // The guard stays: it ends with this process.
   ~Guard();
 
-  // What it will kill. The Host calls these; only `watch_cgroup` and what follows are for others. A
-  // group more than kGuardGroupCountMax is ignored: the parent-death signal and the token cover it.
+  // What it kills when we are gone, besides those that have become its children. The Host calls the
+  // first one.
   void watch_token(std::string_view host_id);  // every token within it (proc.h)
-  void adopt(pid_t group);
-  void forget(pid_t group);
   void watch_cgroup(std::string_view folder);  // empty: none
 
-  // What it will remove: a folder with all that is in it, and the empty folders in and below
-  // another one. Empty: none.
+  // What it removes when we were killed: a folder with all that is in it, and the empty folders in
+  // and below another one. Empty: none.
   void watch_scratch(std::string_view folder);
   void watch_empty_folders(std::string_view folder);
 
-  // Lets it end without killing anything, and waits for that. Harmless when repeated.
-  void dismiss();
+  // Signals that we want to see, also if they are those of job control.
+  void pass_on(const std::vector<int>& signals);
 
   pid_t pid() const { return pid_; }
+  // Readable when the guard has ended, which it does only by force as long as we live.
+  int pidfd() const { return pidfd_.get(); }
 
  private:
-  Guard(pid_t pid, Fd pipe, internal::GuardTable* table);
+  Guard(pid_t pid, Fd pidfd, internal::GuardTable* table);
 
   pid_t pid_ = -1;
-  Fd pipe_;
+  Fd pidfd_;
   internal::GuardTable* table_ = nullptr;  // shared with the guard
 };
 

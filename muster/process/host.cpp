@@ -111,10 +111,7 @@ std::string describe(const Exit& exit) {
 }
 
 Host::Host(net::EpollLoop& loop, Guard* guard)
-    : loop_(loop),
-      guard_(guard),
-      id_(make_id()),
-      child_signal_(loop, {SIGCHLD}, [this](int, pid_t) {
+    : loop_(loop), id_(make_id()), child_signal_(loop, {SIGCHLD}, [this](int, pid_t) {
         reap_strays();
         changed();
       }) {
@@ -125,7 +122,7 @@ Host::Host(net::EpollLoop& loop, Guard* guard)
   ::sigaction(SIGCHLD, &as_default, nullptr);
   ::prctl(PR_GET_CHILD_SUBREAPER, &was_subreaper_, 0, 0, 0);
   ::prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
-  if (guard_ != nullptr) guard_->watch_token(id_);
+  if (guard != nullptr) guard->watch_token(id_);
 }
 
 Host::~Host() {
@@ -139,7 +136,6 @@ Result<std::unique_ptr<Process>> Host::start(const Command& command,
   const std::string token = fmt::format("{}.{}", id_, serial);
   auto spawned = spawner_.spawn(command, with_token(command.environment, token));
   if (!spawned) return fail(spawned.error());
-  if (guard_ != nullptr) guard_->adopt(spawned->pid);
   auto record = std::make_unique<internal::Record>();
   record->pid = spawned->pid;
   record->serial = serial;
@@ -180,8 +176,6 @@ void Host::on_exit(internal::Record& record) {
   record.pidfd.reset();
   running_.erase(record.pid);
   ended_[record.pid] = record.token;
-  // From here the number may be used again; what is left of the group is known by its token.
-  if (guard_ != nullptr) guard_->forget(record.pid);
   reap_strays();
   changed();
   const auto abandoned = std::find_if(abandoned_.begin(), abandoned_.end(),
@@ -210,12 +204,6 @@ void Host::reap_strays() {
     if (running_.contains(info.si_pid)) return;
     const pid_t pid = info.si_pid;
     if (::waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG) != 0) return;
-    if (guard_ != nullptr && pid == guard_->pid()) {
-      log::warn("process",
-                "the guard process was killed; if this process is killed too, what the workers "
-                "have started may survive pid={}",
-                pid);
-    }
   }
 }
 
@@ -231,7 +219,6 @@ bool Host::is_running(const Target& target) const {
 std::vector<Member> Host::strays() const {
   std::unordered_set<pid_t> except;
   for (const auto& [pid, record] : running_) except.insert(pid);
-  if (guard_ != nullptr) except.insert(guard_->pid());
   return descendants(except);
 }
 
@@ -417,7 +404,6 @@ void Host::end_everything() {
     siginfo_t info{};
     while (::waitid(P_ALL, 0, &info, WEXITED | WNOHANG) == 0 && info.si_pid != 0) {
       running_.erase(info.si_pid);
-      if (guard_ != nullptr) guard_->forget(info.si_pid);
       info = {};
     }
     const std::vector<Member> left = strays();

@@ -43,8 +43,8 @@ class Guard;
 
 class Host {
  public:
-  // Requires: `loop` and `guard` outlive the host. With a guard, workers die with us even where the
-  // parent-death signal does not reach (their descendants). The guard is told of every worker.
+  // Requires: `loop` outlives the host. With a guard, what workers have started dies with us, too,
+  // where the parent-death signal does not reach.
   explicit Host(net::EpollLoop& loop, Guard* guard = nullptr);
   ~Host();
   Host(const Host&) = delete;
@@ -108,7 +108,6 @@ class Host {
   void end_everything();
 
   net::EpollLoop& loop_;
-  Guard* guard_;
   std::string id_;
   internal::Spawner spawner_;
   Signals child_signal_;

@@ -50,6 +50,12 @@ def below(ancestor):
     return found
 
 
+def inner(pid):
+    """The agent's own process, below the one that was started, its guard; 0 without one."""
+    return next((child for child, (parent, _, what) in processes().items()
+                 if parent == pid and what.startswith("muster-agent:")), 0)
+
+
 def variable(pid, name):
     with contextlib.suppress(OSError):
         for entry in pathlib.Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
@@ -158,9 +164,10 @@ class Job:
     def worker(self, number, local_rank):
         """The pid of a worker, if it runs now."""
         if number in self.agents:
-            for pid in below(self.agents[number].pid)[1:]:
+            agent = inner(self.agents[number].pid)
+            for pid in below(agent)[1:] if agent else ():
                 parent = processes().get(pid, (0,))[0]
-                if parent == self.agents[number].pid and variable(pid, "LOCAL_RANK") == str(local_rank):
+                if parent == agent and variable(pid, "LOCAL_RANK") == str(local_rank):
                     return pid
         return None
 
@@ -173,7 +180,7 @@ class Job:
             victims = [pid] if pid else []
         elif fault.kind in ("kill agent", "stop agent", "freeze host"):
             agent = self.agents.get(fault.host)
-            victims = [agent.pid] if agent else []
+            victims = [inner(agent.pid)] if agent and inner(agent.pid) else []
             if agent and fault.kind == "freeze host":
                 victims = below(agent.pid)
         elif fault.kind == "stop store":
@@ -187,18 +194,22 @@ class Job:
         elif fault.kind == "kill worker":
             send(victims, signal.SIGKILL)
         elif fault.kind == "kill agent":
-            self._kill_agent(fault)
+            self._kill_agent(fault, victims[0])
         else:
             send(victims, signal.SIGSTOP)
             self._stopped.update({pid: fault.kind for pid in victims})
             self.at(self.now() + fault.length, lambda: self._wake(victims))
 
-    def _kill_agent(self, fault):
+    def _kill_agent(self, fault, pid):
+        """In turn the agent itself and its guard."""
         agent = self.agents.pop(fault.host)
-        self._stopped.pop(agent.pid, None)
-        agent.kill()
+        for victim in (agent.pid, pid):
+            self._stopped.pop(victim, None)
+        send([agent.pid if self.start_counts[fault.host] % 2 == 0 else pid], signal.SIGKILL)
+        # One that is stopped cannot end.
+        send([agent.pid], signal.SIGCONT)
         agent.wait()
-        self.killed.add((self.hosts[fault.host].name, agent.pid))
+        self.killed.add((self.hosts[fault.host].name, pid))
         self.at(self.now() + fault.length, lambda: self.start_agent(fault.host))
 
     def _wake(self, pids):
@@ -267,7 +278,7 @@ class Job:
     def check_nobody_is_left(self):
         """The pid namespace is ours alone: whoever is in it is ours."""
         ours = {1, os.getpid(), os.getppid(), self.store.pid}
-        deadline = time.monotonic() + 10  # The guards of killed agents have two seconds.
+        deadline = time.monotonic() + 10  # Agents whose guard was killed have a moment to go.
         while True:
             left = {pid: what for pid, what in processes().items() if pid not in ours}
             if not left:

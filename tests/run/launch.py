@@ -67,6 +67,16 @@ def is_alive(pid):
     return text.rsplit(")", 1)[1].split()[0] not in "ZX"
 
 
+def agent_below(pid):
+    """The agent's own process, below the one that was started as `muster run`; 0 without one."""
+    with contextlib.suppress(OSError):
+        for child in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+            with contextlib.suppress(OSError):
+                if pathlib.Path(f"/proc/{child}/comm").read_text() == "muster-agent\n":
+                    return int(child)
+    return 0
+
+
 def marked(mark):
     """The living processes with `mark` in their environment: pid -> command line."""
     found = {}
@@ -146,6 +156,14 @@ class Agent:
 
     def signal(self, number):
         self.process.send_signal(number)
+
+    def inner(self):
+        """The pid of the agent itself; the process that was started is its guard."""
+        return wait_until(lambda: agent_below(self.pid), lambda: f"no agent\n{self.describe()}")
+
+    def crash(self):
+        """Kills the agent itself."""
+        os.kill(self.inner(), signal.SIGKILL)
 
     def end(self, status=None):
         """Waits for its end; checks its status if one is given (negative: a signal)."""
@@ -229,10 +247,11 @@ class Case(unittest.TestCase):
         self.assert_nobody_left()
 
     def left(self):
-        """Living processes of this test, agents excepted; a guard may take a moment to go."""
+        """Living processes of this test, agents excepted; one that has lost its guard may take a
+        moment to go."""
         agents = {agent.pid for agent in self.agents}
         return {pid: what for pid, what in marked(self.mark).items()
-                if pid not in agents and not what.startswith("muster-guard:")}
+                if pid not in agents and not what.startswith("muster-agent:")}
 
     def assert_nobody_left(self):
         self.assertEqual(self.left(), {}, "processes are left")

@@ -122,11 +122,11 @@ class Moments(launch.Case):
         for _ in range(2):
             self.start(*meeting, script)
         launch.wait_until(lambda: sum("of 2 in" in line for line in self.notes()) == 2, self.notes)
-        os.kill(self.agents[1].pid, signal.SIGSTOP)
+        os.kill(self.agents[1].inner(), signal.SIGSTOP)
         try:
             self.wait_note(r"0 of 1 in round \d+")
         finally:
-            os.kill(self.agents[1].pid, signal.SIGCONT)
+            os.kill(self.agents[1].inner(), signal.SIGCONT)
         launch.wait_until(lambda: sum("of 2 in" in line for line in self.notes()) == 4,
                           lambda: "\n".join([str(self.notes()),
                                              *(agent.describe() for agent in self.agents)]))
@@ -176,7 +176,7 @@ class Moments(launch.Case):
         agents = [self.start(*common, f"--node-rank={rank}",
                              self.script('note "$RANK"; wait_file go')) for rank in range(2)]
         self.wait_notes("0", "1")
-        agents[1].process.kill()
+        agents[1].crash()
         agents[1].end(-9)
         self.touch("go")
         self.assertNotEqual(agents[0].end(), 0)

@@ -65,7 +65,7 @@ class Scaling(launch.Case):
             self.start(*meeting, script)
         launch.wait_until(lambda: sum("of 2" in line for line in self.notes()) == 2, self.notes)
         before = time.monotonic()
-        self.agents[1].process.kill()
+        self.agents[1].crash()
         self.agents[1].end(-9)
         self.wait_note("0 of 1 in round [12]")
         self.assertLess(time.monotonic() - before, 30)
@@ -78,7 +78,7 @@ class Scaling(launch.Case):
         for _ in range(2):
             self.start(*meeting, script)
         self.wait_notes("0 of 2 in round 0", "1 of 2 in round 0")
-        self.agents[0].process.kill()
+        self.agents[0].crash()
         self.agents[0].end(-9)
         self.start(*meeting, script)
         self.wait_notes("0 of 2 in round 1", "1 of 2 in round 1")
@@ -138,7 +138,7 @@ class Scaling(launch.Case):
         self.wait_notes("0 of 1 in round 0")
         other = self.start(*words, script)
         self.wait_notes("0 of 2 in round 1", "1 of 2 in round 1")
-        host.process.kill()
+        host.crash()
         host.end(-9)
         other.err.wait("warn .*out of reach")
         self.touch("go")
@@ -200,7 +200,7 @@ class Barrier(launch.Case):
         agents = [self.start(*meeting, "--http=0", script, env={"LOGLEVEL": "INFO"})
                   for _ in range(2)]
         finisher, other = self.find_finisher(agents)
-        other.process.kill()
+        other.crash()
         other.end(-9)
         finisher.end(1)
         self.assertRegex(finisher.err.text.splitlines()[-1], "muster: .*")
@@ -210,7 +210,7 @@ class Barrier(launch.Case):
             note "$RANK in $MUSTER_ROUND"
             [ "$RANK" = 0 ] || [ "$MUSTER_ROUND" = 1 ] || stay"""
         finisher, other = self.find_finisher(self.pair(text, "--http=0", env={"LOGLEVEL": "INFO"}))
-        other.process.kill()
+        other.crash()
         other.end(-9)
         replacement = self.start(*finisher.words[:-2], self.script(text))
         finisher.end(0)

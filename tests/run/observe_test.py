@@ -3,6 +3,7 @@
 import http.client
 import json
 import os
+import pathlib
 import re
 import signal
 import socket
@@ -228,15 +229,21 @@ class Footprint(launch.Case):
                            self.script("note ready; exec sleep 600"))
         self.wait_notes(*["ready"] * 16)
 
+        pids = [agent.pid, agent.inner()]
+
         def ticks():
-            fields = open(f"/proc/{agent.pid}/stat").read().rsplit(")", 1)[1].split()
-            return int(fields[11]) + int(fields[12])
+            texts = [pathlib.Path(f"/proc/{pid}/stat").read_text() for pid in pids]
+            fields = [text.rsplit(")", 1)[1].split() for text in texts]
+            return sum(int(field[11]) + int(field[12]) for field in fields)
 
         before = ticks()
         time.sleep(1)
         self.assertLessEqual(ticks() - before, 1)
-        self.assertLessEqual(len(os.listdir(f"/proc/{agent.pid}/task")), 2)
-        self.assertLessEqual(len(os.listdir(f"/proc/{agent.pid}/fd")), 100)
+        threads = [len(os.listdir(f"/proc/{pid}/task")) for pid in pids]
+        self.assertEqual(threads[0], 1)
+        self.assertLessEqual(threads[1], 2)
+        self.assertEqual(len(os.listdir(f"/proc/{agent.pid}/fd")), 3)
+        self.assertLessEqual(len(os.listdir(f"/proc/{agent.inner()}/fd")), 100)
         agent.signal(signal.SIGTERM)
         agent.end(1)
 

@@ -273,7 +273,7 @@ class TwoNodes(launch.Case):
         for _ in range(2):
             self.start(*meeting, "--max-restarts=1", script)
         self.wait_notes("0 in 1: 1", "1 in 1: 1")
-        self.agents[1].process.kill()
+        self.agents[1].crash()
         self.agents[1].end(-9)
         self.start(*meeting, "--max-restarts=1", script)
         self.wait_notes("0 in 2: 1", "1 in 2: 1")

@@ -1,6 +1,14 @@
 """Signals at the agent in each phase, once to three times: a bounded end, and nothing left."""
 
+import contextlib
+import fcntl
+import os
+import pty
 import signal
+import subprocess
+import sys
+import termios
+import textwrap
 
 import launch
 
@@ -164,7 +172,7 @@ class BetweenRounds(Signals):
         script = self.script("note ready; stay")
         agents = [self.start(*meeting, "--event-log-handler=console", script) for _ in range(2)]
         self.wait_notes("ready", "ready")
-        agents[1].process.kill()
+        agents[1].crash()
         agents[1].end(-9)
         agents[0].err.wait(r"(?:rendezvous.begin(?:.|\n)*){2}")
         agents[0].signal(signal.SIGTERM)
@@ -210,6 +218,234 @@ class InTheBarrier(Signals):
                         agent.end(1)
                 self.assert_nobody_left()
                 self.agents.clear()
+
+
+# Hears each signal, and takes its time to tidy up.
+PATIENT = """
+    for name in TERM INT HUP QUIT; do trap "note got $name" $name; done
+    note ready; wait_file tidy; note tidied"""
+
+
+class TwoProcesses(Signals):
+    """What was started as `muster run` guards the agent, a child of it. Whoever signals them in
+    whichever way, the workers hear it once, and are not killed before they have tidied up."""
+
+    def start_as(self, *program, script=PATIENT, options=("--shutdown-timeout=600",)):
+        agent = launch.Agent([*options, self.script(script)], environment=self.environment(),
+                             folder=self.here, name=f"agent {len(self.agents)}",
+                             program=[*program, launch.BINARY, "run"])
+        self.agents.append(agent)
+        self.wait_notes("ready")
+        return agent
+
+    def check_heard_once(self, agent, name="TERM", status=1):
+        self.wait_notes(f"got {name}")
+        self.touch("tidy")
+        self.end(agent, status)
+        self.assertEqual(self.notes(), ["ready", f"got {name}", "tidied"])
+        self.assertNotIn("second signal", agent.err.text)
+        self.assertEqual(agent.err.text.count("received"), 1)
+
+    def several_times(self):
+        for _ in range(5):
+            self.notes_file.write_text("")
+            with contextlib.suppress(FileNotFoundError):
+                (self.folder / "tidy").unlink()
+            yield
+
+    def test_the_process_alone(self):
+        for _ in self.several_times():
+            agent = self.start_as()
+            agent.signal(signal.SIGTERM)
+            self.check_heard_once(agent)
+
+    def test_the_whole_group(self):
+        for _ in self.several_times():
+            agent = self.start_as("setsid")
+            os.killpg(agent.pid, signal.SIGTERM)
+            self.check_heard_once(agent)
+
+    def test_timeout_which_signals_the_process_and_its_group(self):
+        for _ in self.several_times():
+            agent = self.start_as("timeout", "-s", "TERM", "600")
+            agent.signal(signal.SIGTERM)  # as if the time were over
+            self.check_heard_once(agent)
+
+    def test_each_process_by_itself_as_job_managers_do(self):
+        for first_inner in (True, False):
+            for _ in self.several_times():
+                agent = self.start_as()
+                pids = [agent.inner(), agent.pid]
+                for pid in pids if first_inner else reversed(pids):
+                    os.kill(pid, signal.SIGTERM)
+                self.check_heard_once(agent)
+
+    def test_the_agent_alone(self):
+        agent = self.start_as()
+        os.kill(agent.inner(), signal.SIGTERM)
+        self.check_heard_once(agent)
+
+    def test_nohup_keeps_its_promise(self):
+        agent = self.start_as("nohup", options=["--signals-to-forward=SIGUSR1"], script="""
+            trap 'note got USR1' USR1; trap 'note got HUP' HUP; note ready; wait_file tidy""")
+        agent.signal(signal.SIGHUP)
+        agent.signal(signal.SIGUSR1)  # arrives later
+        self.wait_notes("got USR1")
+        self.touch("tidy")
+        self.end(agent, 0)
+        self.assertEqual(self.notes(), ["ready", "got USR1"])
+
+    def test_signals_that_are_only_passed_on_are_passed_on_once(self):
+        agent = self.start_as("setsid", options=["--signals-to-forward=SIGUSR1,SIGUSR2"], script="""
+            trap 'note got USR1' USR1; trap 'note got USR2' USR2; note ready; wait_file tidy""")
+        for count in range(1, 6):
+            os.killpg(agent.pid, signal.SIGUSR1)
+            self.wait_notes(*["got USR1"] * count)
+        agent.signal(signal.SIGUSR2)
+        self.wait_notes("got USR2")
+        self.touch("tidy")
+        self.end(agent, 0)
+        self.assertEqual(self.notes(), ["ready", *["got USR1"] * 5, "got USR2"])
+
+    def test_a_lock_is_held_until_nothing_is_left(self):
+        """What it got from whoever started it is given back by the process that they know."""
+        lock = self.folder / "lock"
+        agent = self.start_as("flock", "--no-fork", lock)
+        agent.crash()
+        agent.end(-9)
+        with open(lock, "wb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        self.assertEqual(launch.marked(self.mark), {})
+
+
+# A shell with job control: it runs its words as a job in the foreground, tells what becomes of it,
+# and passes a hang-up on before it ends.
+SHELL = """
+    import os, signal, sys
+    def note(text):
+        with open(os.environ["NOTES"], "a") as notes:
+            notes.write(text + "\\n")
+    def hang_up(*_):
+        os.killpg(job, signal.SIGHUP)
+        os._exit(0)
+    signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, hang_up)
+    job = os.fork()
+    if job == 0:
+        os.setpgid(0, 0)
+        os.tcsetpgrp(0, os.getpid())
+        for number in (signal.SIGTTOU, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)
+        os.execv(sys.argv[1], sys.argv[1:])
+    note(f"job {job}")
+    while True:
+        status = os.waitpid(job, os.WUNTRACED)[1]
+        if not os.WIFSTOPPED(status):
+            break
+        note(f"stopped by {os.WSTOPSIG(status)}")
+    note(f"ended with {os.waitstatus_to_exitcode(status)}")
+"""
+
+
+class OnATerminal(Signals):
+    def start_job(self, script, *options, mode=0):
+        """Returns the pid of what the shell has started."""
+        self.controller, terminal = pty.openpty()
+        self.addCleanup(self.hang_up)
+        if mode:
+            attributes = termios.tcgetattr(terminal)
+            attributes[3] |= mode
+            termios.tcsetattr(terminal, termios.TCSANOW, attributes)
+        shell = self.folder / "shell.py"
+        shell.write_text(textwrap.dedent(SHELL))
+        process = subprocess.Popen(
+            [sys.executable, shell, launch.BINARY, "run", *options, self.script(script)],
+            stdin=terminal, stdout=terminal, stderr=terminal, env=self.environment(),
+            cwd=self.here, start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0))
+        self.addCleanup(process.wait, launch.PATIENCE_SECONDS)
+        self.addCleanup(process.kill)
+        os.close(terminal)
+        return int(self.wait_note(r"job (\d+)").group(1))
+
+    def press(self, key):
+        os.write(self.controller, key)
+
+    def hang_up(self):
+        if self.controller is not None:
+            os.close(self.controller)
+        self.controller = None
+
+    def read_all(self):
+        """All that is shown until nobody has the terminal open any more."""
+        text = b""
+        with contextlib.suppress(OSError):
+            while part := os.read(self.controller, 65536):
+                text += part
+        return text.decode()
+
+    def told(self):
+        return [line for line in self.notes() if not line.startswith("job ")]
+
+    def test_a_key_that_interrupts_is_heard_once(self):
+        for key, name in ((b"\x03", "INT"), (b"\x1c", "QUIT")):
+            with self.subTest(name=name):
+                self.notes_file.write_text("")
+                self.start_job(PATIENT, "--shutdown-timeout=600")
+                self.wait_notes("ready")
+                self.press(key)
+                self.wait_notes(f"got {name}")
+                self.touch("tidy")
+                self.wait_notes("ended with 1")
+                self.assertEqual(self.told(), ["ready", f"got {name}", "tidied", "ended with 1"])
+                shown = self.read_all()
+                self.assertNotIn("second signal", shown)
+                self.assertIn(f"ended by SIG{name}", shown)
+                (self.folder / "tidy").unlink()
+
+    def test_a_second_key_kills(self):
+        self.start_job(PATIENT, "--shutdown-timeout=600")
+        self.wait_notes("ready")
+        self.press(b"\x03")
+        self.wait_notes("got INT")
+        self.press(b"\x03")
+        self.wait_notes("ended with 1")
+        self.assertEqual(self.told(), ["ready", "got INT", "ended with 1"])
+
+    def test_a_hang_up_lets_the_workers_tidy_up(self):
+        """The shell tells of it, and when that has ended the kernel does so again."""
+        self.start_job(PATIENT, "--shutdown-timeout=600")
+        self.wait_notes("ready")
+        self.hang_up()
+        self.wait_notes("got HUP")
+        self.touch("tidy")
+        self.wait_notes("tidied")
+        launch.wait_until(lambda: not launch.marked(self.mark), lambda: launch.marked(self.mark))
+        self.assertEqual(self.told(), ["ready", "got HUP", "tidied"])
+
+    def test_job_control_stops_the_agent_too_and_lets_it_go_on(self):
+        job = self.start_job("note ready; wait_file tidy; echo printed", "--tee=3")
+        self.wait_notes("ready")
+        agent = launch.agent_below(job)
+
+        def is_stopped():
+            with open(f"/proc/{agent}/stat", encoding="utf-8") as file:
+                return file.read().rsplit(")", 1)[1].split()[0] == "T"
+
+        for count in range(1, 4):
+            self.press(b"\x1a")
+            self.wait_notes(*[f"stopped by {signal.SIGTSTP.value}"] * count)
+            launch.wait_until(is_stopped, "the agent goes on")
+            os.killpg(job, signal.SIGCONT)
+            launch.wait_until(lambda: not is_stopped(), "the agent is still stopped")
+        self.touch("tidy")
+        self.wait_notes("ended with 0")
+        self.assertIn("printed\r\n", self.read_all())
+
+    def test_a_terminal_that_stops_writers_in_the_background_does_not_stop_the_agent(self):
+        self.start_job("echo printed; note ready", "--tee=3", mode=termios.TOSTOP)
+        self.wait_notes("ended with 0")
+        self.assertIn("printed\r\n", self.read_all())
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 import time
 
 import launch
@@ -196,6 +197,14 @@ class AgentKilled(launch.Case):
         sh -c 'echo child >> "$NOTES"; while :; do sleep 0.05; done' &
         note worker; stay"""
 
+    def end_by_force(self, agent, guard):
+        """Kills the agent itself, or the process that was started as `muster run` and guards it."""
+        if guard:
+            agent.process.kill()
+        else:
+            agent.crash()
+        agent.end(-9)
+
     def check_gone(self):
         before = time.monotonic()
         launch.wait_until(lambda: not launch.marked(self.mark), lambda: launch.marked(self.mark))
@@ -203,53 +212,103 @@ class AgentKilled(launch.Case):
         self.assertLess(time.monotonic() - before, 10)
         self.assert_no_files()
 
+    def each(self):
+        """Both of them; after the agent itself nothing is left once its guard has ended."""
+        for guard in (False, True):
+            with self.subTest(guard=guard):
+                self.notes_file.write_text("")
+                yield guard
+                if not guard:
+                    self.assertEqual(launch.marked(self.mark), {})
+                self.check_gone()
+
     def test_workers_and_their_descendants_end_with_it(self):
-        agent = self.start("--nproc-per-node=2", self.script(self.FAMILY))
-        self.wait_notes(*["worker", "child", "daemon"] * 2)
-        agent.process.kill()
-        agent.end(-9)
-        self.check_gone()
+        for guard in self.each():
+            agent = self.start("--nproc-per-node=2", self.script(self.FAMILY))
+            self.wait_notes(*["worker", "child", "daemon"] * 2)
+            self.end_by_force(agent, guard)
 
     def test_at_any_moment(self):
         script = self.script(self.FAMILY)
-        for delay in (0, 0.005, 0.01, 0.02, 0.04, 0.08):
-            with self.subTest(delay=delay):
-                agent = self.start("--nproc-per-node=2", "--tee=3", f"--log-dir={self.logs}",
-                                   script)
-                time.sleep(delay)
-                agent.process.kill()
-                agent.end(-9)
-                self.check_gone()
+        for guard in self.each():
+            for delay in (0, 0.005, 0.01, 0.02, 0.04, 0.08):
+                with self.subTest(delay=delay):
+                    agent = self.start("--nproc-per-node=2", "--tee=3", f"--log-dir={self.logs}",
+                                       script)
+                    time.sleep(delay)
+                    self.end_by_force(agent, guard)
+                    self.check_gone()
 
     def test_while_it_stops_deaf_workers(self):
-        agent = self.start("--shutdown-timeout=600", self.script(self.FAMILY))
-        self.wait_notes("worker", "child", "daemon")
-        agent.signal(signal.SIGTERM)
-        agent.err.wait("received SIGTERM")
-        agent.process.kill()
-        agent.end(-9)
-        self.check_gone()
+        for guard in self.each():
+            agent = self.start("--shutdown-timeout=600", self.script(self.FAMILY))
+            self.wait_notes("worker", "child", "daemon")
+            agent.signal(signal.SIGTERM)
+            agent.err.wait("received SIGTERM")
+            self.end_by_force(agent, guard)
 
     def test_while_it_restarts(self):
-        agent = self.start("--max-restarts=1", "--restart-delay=600",
-                           self.script("note failed; exit 1"),
-                           env={"LOGLEVEL": "INFO"})
-        agent.err.wait("restarting in")
-        agent.process.kill()
-        agent.end(-9)
-        self.check_gone()
+        for guard in self.each():
+            agent = self.start("--max-restarts=1", "--restart-delay=600",
+                               self.script("note failed; exit 1"), env={"LOGLEVEL": "INFO"})
+            agent.err.wait("restarting in")
+            self.end_by_force(agent, guard)
+
+    def test_while_it_meets_others(self):
+        for guard in self.each():
+            agent = self.start(*self.meeting(self.serve(), 2), "--event-log-handler=console",
+                               self.script("note no"))
+            agent.err.wait("rendezvous.begin")
+            self.end_by_force(agent, guard)
+        self.assertEqual(self.notes(), [])
+
+    def test_while_it_is_stopped(self):
+        """The guard's end wakes it up."""
+        for guard in self.each():
+            agent = self.start(self.script(self.FAMILY))
+            self.wait_notes("worker", "child", "daemon")
+            os.kill(agent.inner(), signal.SIGSTOP)
+            self.end_by_force(agent, guard)
 
     def test_without_anybody_knowing_the_workers_tokens(self):
         """A worker that clears its environment is ended with its group and its session."""
-        agent = self.start(self.script("exec env -i NOTES=\"$NOTES\" sh -c 'echo $$ >> \"$NOTES\"; exec sleep 600'"))
-        pid = int(self.wait_note(r"\d+").group())
-        agent.process.kill()
-        agent.end(-9)
-        try:
-            launch.wait_until(lambda: not launch.is_alive(pid), "the worker is still there")
-        finally:
-            if launch.is_alive(pid):
-                os.kill(pid, signal.SIGKILL)
+        for guard in self.each():
+            agent = self.start(self.script(
+                "exec env -i NOTES=\"$NOTES\" sh -c 'echo $$ >> \"$NOTES\"; exec sleep 600'"))
+            pid = int(self.wait_note(r"\d+").group())
+            self.end_by_force(agent, guard)
+            try:
+                launch.wait_until(lambda: not launch.is_alive(pid), "the worker is still there")
+            finally:
+                if launch.is_alive(pid):
+                    os.kill(pid, signal.SIGKILL)
+
+    def test_the_other_nodes_go_on(self):
+        """One whose guard was killed says goodbye; one that was killed itself is missed."""
+        for guard in self.each():
+            (self.folder / "go").unlink(missing_ok=True)
+            words = [*self.meeting(self.serve(), "1:2", "last_call_timeout=30,regroup_timeout=0.1"),
+                     self.script('note "$RANK of $WORLD_SIZE"; wait_file go')]
+            killed, other = [self.start(*words) for _ in range(2)]
+            self.wait_notes("0 of 2", "1 of 2")
+            self.end_by_force(killed, guard)
+            self.wait_notes("0 of 1")
+            self.touch("go")
+            other.end(0)
+
+    def test_a_container_sees_the_status_that_a_shell_would(self):
+        """There the guard is process 1, which no signal can end."""
+        enter = ["unshare", "--pid", "--fork", "--mount-proc"]
+        tried = subprocess.run([*enter, "true"], capture_output=True, text=True,
+                               timeout=launch.PATIENCE_SECONDS)
+        if tried.returncode != 0:
+            self.skipTest(f"SKIPPED: no pid namespace can be made here: {tried.stderr.strip()}")
+        agent = launch.Agent([self.script('note "$PPID"; kill -9 "$PPID"; stay')],
+                             environment=self.environment(), folder=self.here, name="container",
+                             program=[*enter, launch.BINARY, "run"])
+        self.agents.append(agent)
+        agent.end(128 + 9)
+        self.check_gone()
 
 
 if __name__ == "__main__":

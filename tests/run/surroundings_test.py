@@ -264,7 +264,7 @@ class Etcd(Case):
         self.wait_notes(*pairs(1))
         before = len(self.notes())
         killed, other = self.agents
-        killed.process.kill()
+        killed.crash()
         killed.end(-9)
         launch.wait_until(lambda: "0 of 1, restart 1" in self.notes()[before:],
                           lambda: (self.notes(), other.describe()))
@@ -485,6 +485,23 @@ class HiddenDaemons(Case):
         self.assert_unlocked()
         self.assert_nobody_left()
 
+    def kill(self, start):
+        """The agent itself, and the process that was started and guards it."""
+        for guard in (False, True):
+            with self.subTest(guard=guard):
+                self.notes_file.write_text("")
+                agent = start(self.script(self.DEAF))
+                self.wait_notes("ready")
+                if guard:
+                    agent.process.kill()
+                else:
+                    agent.crash()
+                agent.end(-9)
+                if guard:  # the agent needs a moment to see it
+                    launch.wait_until(lambda: not self.left() and not self.holders(), self.holders)
+                self.assert_unlocked()
+                self.assert_nobody_left()
+
     def without_cgroups(self):
         """Agents that may not write to a cgroup: they have the other nets only."""
         hide = r"""
@@ -504,6 +521,12 @@ class HiddenDaemons(Case):
 
     def test_of_a_deaf_worker_are_gone_after_the_grace_without_a_cgroup(self):
         self.stop_deaf(self.without_cgroups())
+
+    def test_end_with_an_agent_that_is_killed(self):
+        self.kill(self.start)
+
+    def test_end_with_an_agent_that_is_killed_without_a_cgroup(self):
+        self.kill(self.without_cgroups())
 
     def test_that_come_after_the_signal_are_gone_too(self):
         self.stop_stubborn(self.start)

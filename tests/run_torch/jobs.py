@@ -148,8 +148,11 @@ class TestCase(unittest.TestCase):
     def workers(self):
         """The running workers of all launchers, by rank."""
         launchers = {launcher.pid for launcher in self._launchers}
-        return {int(process.environment["RANK"]): process
-                for process in processes_with(self.token)
+        running = processes_with(self.token)
+        # `muster run` is two processes: the one that was started guards the agent.
+        launchers |= {process.pid for process in running
+                      if process.parent in launchers and "RANK" not in process.environment}
+        return {int(process.environment["RANK"]): process for process in running
                 if process.parent in launchers and "RANK" in process.environment}
 
     # -- what they print

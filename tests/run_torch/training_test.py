@@ -86,8 +86,9 @@ class TrainingTest(jobs.TestCase):
         return saved
 
     def agent_of(self, rank, agents):
-        parent = self.workers()[rank].parent
-        return next(agent for agent in agents if agent.pid == parent)
+        """The process that was started; the worker's parent is a child of it."""
+        guard = jobs.Process(self.workers()[rank].parent).parent
+        return next(agent for agent in agents if agent.pid == guard)
 
     def check_history(self):
         """No step is left out, none that had been saved is done again; returns the sizes of the
@@ -145,9 +146,10 @@ class TrainingTest(jobs.TestCase):
         saved = self.wait_until_saved_by_all()
         # The one that also serves the store through which the workers find one another.
         killed = self.agent_of(0, agents)
-        lost = [worker.pid for worker in self.workers().values() if worker.parent == killed.pid]
+        agent = self.workers()[0].parent
+        lost = [worker.pid for worker in self.workers().values() if worker.parent == agent]
         self.assertEqual(len(lost), 2)
-        killed.kill()
+        os.kill(agent, signal.SIGKILL)
         killed.wait()
         self.wait_until_begun(2, after=saved)
         self.assertFalse({process.pid for process in jobs.processes_with(self.token)} & set(lost),

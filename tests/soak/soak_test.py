@@ -31,7 +31,7 @@ BINARY = os.environ.get("MUSTER_BIN") or str(ROOT / "build" / "bin" / "muster")
 MARK = "MUSTER_TEST_MARK"
 # The longest that a job may take. Far beyond what it needs: passing it means "hangs".
 PATIENCE_SECONDS = 60
-# Guards of killed agents have two seconds, on a machine that has time for them.
+# Agents whose guard was killed have a moment to go, on a machine that has time for them.
 LEAVING_SECONDS = 15
 RESTARTS_MIN = 50
 
@@ -81,10 +81,13 @@ def children(pid):
     return []
 
 
-def is_guard(pid):
-    with contextlib.suppress(OSError):
-        return pathlib.Path(f"/proc/{pid}/comm").read_text().strip() == "muster-guard"
-    return False
+def agent_below(pid):
+    """The agent's own process, below the one that was started, its guard; 0 without one."""
+    for child in children(pid):
+        with contextlib.suppress(OSError):
+            if pathlib.Path(f"/proc/{child}/comm").read_text() == "muster-agent\n":
+                return child
+    return 0
 
 
 def descriptors(pid):
@@ -235,8 +238,9 @@ FAULTS = {
     # what -> the statuses with which the agent that it happens to may end
     "kill a worker": (0,),
     "stop a worker for a moment": (0,),
-    "kill the guard": (0,),
+    "kill the guard": (-9, 0),
     "kill the agent": (-9, 0),
+    "stop the agent, kill the guard": (-9, 0),
     "SIGTERM": (1, 0, -15),  # it may have ended already, or not have begun to listen
     "SIGINT": (1, 0, -2),
     "SIGHUP": (1, 0, -1),
@@ -251,13 +255,16 @@ def strike(soak, fault, source):
     soak.wait(lambda: time.monotonic() > moment or agent.poll() is not None, "")
     if agent.poll() is not None:
         return
-    workers = [pid for pid in children(agent.pid) if not is_guard(pid)]
-    if fault == "kill the agent":
-        agent.kill()
-    elif fault == "kill the guard":
-        for pid in filter(is_guard, children(agent.pid)):
+    inner = agent_below(agent.pid)
+    workers = children(inner)
+    if fault.endswith("kill the guard"):
+        if inner and fault.startswith("stop"):
             with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+                os.kill(inner, signal.SIGSTOP)
+        agent.kill()
+    elif fault == "kill the agent":
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(inner or agent.pid, signal.SIGKILL)
     elif fault.startswith("SIG"):
         for _ in range(2 if fault.endswith("twice") else 1):
             agent.send_signal(signal.Signals[fault.split()[0]])
