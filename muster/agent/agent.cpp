@@ -17,8 +17,6 @@ namespace {
 constexpr Duration kIntroductionTime = std::chrono::seconds(30);
 // So many rounds in a row may fall apart before anything was started.
 constexpr int kBrokenRoundsMax = 20;
-// How long the end waits for other nodes: for their failures, and until they know how it ended.
-constexpr Duration kPartingTime = std::chrono::seconds(5);
 // How long it takes at most until the loss of a node whose connection broke is known, with the
 // rendezvous' default grace for launched jobs.
 constexpr Duration kDepartureTime = std::chrono::milliseconds(400);
@@ -62,7 +60,8 @@ Agent::Agent(AgentParts parts)
               return supervisor_.confirmation_late();
             });
           }),
-      sleepers_(loop_, [this] { check_sleepers(); }) {}
+      sleepers_(loop_, [this] { check_sleepers(); }),
+      store_timer_(loop_, [this] { lose_store(); }) {}
 
 Agent::~Agent() = default;
 
@@ -203,6 +202,10 @@ void Agent::forward(int signal) {
 // -- rounds ------------------------------------------------------------------------------------
 
 Task<void> Agent::join_round() {
+  if (store_gone_) {
+    happened([this] { return supervisor_.store_lost(); });
+    co_return;
+  }
   const TimePoint started = now();
   record_own("rendezvous.begin", "RENDEZVOUS", {});
   auto entered = co_await enter_round();
@@ -224,6 +227,7 @@ Task<Result<>> Agent::enter_round() {
     auto made = co_await making;
     if (!made) co_return fail(std::move(made.error()));
     handler_ = std::move(*made);
+    minding_.start(mind_store());
   }
   for (int broken = 0; broken < kBrokenRoundsMax; ++broken) {
     auto joining = handler_->next_rendezvous();
@@ -428,6 +432,10 @@ Task<void> Agent::confirm(std::shared_ptr<Round> round) {
   process::StopOptions options;
   options.grace = Duration::zero();
   (void)co_await crew_->stop(options);
+  if (store_gone_) {
+    happened([this] { return supervisor_.store_lost(); });
+    co_return;
+  }
   auto confirmed = co_await round->board.confirm();
   if (confirmed) co_return;
   log::error("agent", "cannot tell the other nodes that the workers of this one ended well: {}",
@@ -633,78 +641,6 @@ Task<void> Agent::stop_crew(process::StopOptions options) {
     happened([this] { return supervisor_.broke(); });
   }
   happened([this] { return supervisor_.stopped(); });
-}
-
-// -- the end -----------------------------------------------------------------------------------
-
-Task<void> Agent::gather_failures(TimePoint deadline) {
-  // The one line that says why is enough; the others were only stopped for it.
-  if (start_failure_ && is_alone()) co_return;
-  std::vector<std::string> mine;
-  if (start_failure_) {
-    ending_.failures.push_back(*start_failure_);
-    mine.push_back(failures::to_json(*start_failure_));
-  }
-  if (crew_) {
-    for (const failures::Failure& failure : crew_->failures()) {
-      ending_.failures.push_back(failure);
-      mine.push_back(failures::to_json(failure));
-    }
-  }
-  std::vector<std::string> theirs = std::move(heard_failures_);
-  if (!is_alone()) {
-    auto adding = round_->board.add_failures(std::move(mine));
-    std::string what = "the store does not answer";
-    auto added = co_await with_deadline(loop_, deadline, std::move(adding), std::move(what));
-    if (added && !handler_->status().lost) (void)co_await round_->board.meet("reported", deadline);
-    auto all = co_await round_->board.failures();
-    if (all) theirs.insert(theirs.end(), all->begin(), all->end());
-  }
-  for (const std::string& text : theirs) {
-    auto failure = failures::failure_from_json(text);
-    if (!failure || failure->node_rank == round_->info.rank) continue;
-    const bool known = std::any_of(
-        ending_.failures.begin(), ending_.failures.end(),
-        [&](const failures::Failure& other) { return other.global_rank == failure->global_rank; });
-    if (!known) ending_.failures.push_back(std::move(*failure));
-  }
-}
-
-Task<void> Agent::finish(Outcome outcome, bool close, bool leave) {
-  if (crew_) {
-    process::StopOptions options;
-    options.grace = Duration::zero();
-    (void)co_await crew_->stop(options);
-  }
-  if (round_) {
-    if (outcome == Outcome::Succeeded) parts_.records.metrics().round_ended(now() - round_->began);
-    const TimePoint deadline = after(now(), kPartingTime);
-    if (outcome == Outcome::Failed) co_await gather_failures(deadline);
-  }
-  if (handler_ && (close || leave)) {
-    const TimePoint deadline = after(now(), kPartingTime);
-    std::string what = "the rendezvous does not answer";
-    if (close) {
-      auto closing = handler_->set_closed();
-      auto closed = co_await with_deadline(loop_, deadline, std::move(closing), std::move(what));
-      if (!closed) log::debug("agent", "the run was not closed: {}", closed.error().message);
-    } else {
-      auto leaving = handler_->leave();
-      auto left = co_await with_deadline(loop_, deadline, std::move(leaving), std::move(what));
-      if (!left) log::debug("agent", "the run was not left: {}", left.error().message);
-    }
-  }
-  const bool together = outcome == Outcome::Succeeded || outcome == Outcome::Failed;
-  if (round_ && together && !is_alone() && !handler_->status().lost) {
-    // Whoever hosts the store is the last to go; the others need not wait for anybody.
-    const TimePoint deadline = after(now(), kPartingTime);
-    if (handler_->hosts_store()) {
-      (void)co_await round_->board.meet("parted", deadline);
-    } else {
-      (void)co_await round_->board.pass("parted", deadline);
-    }
-  }
-  over_.set(true);
 }
 
 }  // namespace muster::agent

@@ -109,6 +109,11 @@ class Agent {
   Task<void> replace(int local_rank, Duration delay);
   Task<void> finish(Outcome outcome, bool close, bool leave);
   Task<void> gather_failures(TimePoint deadline);
+  Duration parting_time() const;
+
+  // Looks after a store that another node hosts.
+  Task<void> mind_store();
+  void lose_store();
 
   void worker_exited(Worker& worker);
   bool count_departure(const Round& round);
@@ -164,6 +169,9 @@ class Agent {
   Timer confirm_timer_;
   std::optional<Dwell> dwell_;  // only if asked for
   Timer sleepers_;
+  Timer store_timer_;        // runs while the store is away
+  bool store_gone_ = false;  // for too long to hope
+  TaskScope minding_;
   TaskScope joining_;
   TaskScope watching_;  // what the others of the round say
   TaskScope talking_;   // what we say

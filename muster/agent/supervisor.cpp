@@ -296,6 +296,22 @@ Actions Supervisor::confirmation_late() {
   return end(Outcome::Unconfirmed);
 }
 
+Actions Supervisor::store_lost() {
+  switch (phase_) {
+    case Phase::Joining:
+      state_ = GroupState::Failed;
+      return end(Outcome::Error);
+    case Phase::Confirming:
+      return end(Outcome::Unconfirmed);
+    case Phase::Running:
+    case Phase::Stopping:
+    case Phase::Delaying:
+    case Phase::Done:
+      return {};
+  }
+  return {};
+}
+
 Actions Supervisor::signalled(int signal) {
   const bool is_first = signal_ == 0;
   if (is_first) signal_ = signal;

@@ -135,6 +135,9 @@ class Supervisor {
   // `departures_left`: whether the job may go on without a node that is lost.
   Actions membership(const rendezvous::Status& status, bool departures_left = true);
   Actions confirmation_late();
+  // The store is gone for good: no round can be joined and nothing confirmed any more. Workers that
+  // run may not need it.
+  Actions store_lost();
   Actions signalled(int signal);
   // The agent itself met something it cannot go on after.
   Actions broke();

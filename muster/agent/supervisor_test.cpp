@@ -231,6 +231,24 @@ TEST_F(SupervisorTest, PassesTheFirstSignalToTheWorkersAndKillsAtTheSecond) {
   EXPECT_EQ(supervisor.signal(), SIGINT);
 }
 
+TEST_F(SupervisorTest, EndsWithoutAStoreOnceItNeedsOne) {
+  Supervisor joining(1);
+  joining.begin();
+  EXPECT_EQ(describe(joining.store_lost()), "leave end(error)");
+  run();
+  EXPECT_EQ(describe(supervisor.store_lost()), "");
+  EXPECT_EQ(supervisor.phase(), Phase::Running);
+  EXPECT_EQ(describe(supervisor.signalled(SIGTERM)), "stop(signal, signal 15)");
+  EXPECT_EQ(describe(supervisor.store_lost()), "");
+  Supervisor confirming(1);
+  confirming.begin();
+  confirming.joined(calm());
+  confirming.started();
+  EXPECT_EQ(describe(confirming.worker_exited({0, true, 0s})), "confirm");
+  EXPECT_EQ(describe(confirming.store_lost()), "leave end(unconfirmed)");
+  EXPECT_EQ(describe(confirming.store_lost()), "");
+}
+
 TEST_F(SupervisorTest, TakesARepeatedHangUpForOne) {
   run();
   EXPECT_EQ(describe(supervisor.signalled(SIGHUP)), "stop(signal, signal 1)");

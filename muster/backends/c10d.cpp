@@ -11,6 +11,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <fcntl.h>
@@ -96,6 +97,16 @@ Task<Result<std::shared_ptr<Connection>>> host_or_connect(Machine& machine,
   co_return connection;
 }
 
+// The address of the store, if it is one that an agent hosts and that ends with it.
+Task<std::string> find_node_of(store::TcpStore& store, std::string endpoint) {
+  if (store.services() == nullptr) co_return std::string();
+  auto lines = co_await store.info();
+  const bool hosted = lines && std::any_of(lines->begin(), lines->end(), [](const auto& line) {
+                        return line.first == kHostedBy;
+                      });
+  co_return hosted ? std::move(endpoint) : std::string();
+}
+
 // The best driver for what is at the other end.
 void drive(Environment& environment, const std::shared_ptr<Connection>& connection,
            DynamicHandlerParts& parts) {
@@ -160,6 +171,11 @@ HandlerTask create_c10d(Machine& machine, const Parameters& parameters, Environm
     auto connection = co_await host_or_connect(machine, parameters, environment, *parts);
     if (!connection) co_return fail(std::move(connection.error()));
     parts->hosts_store = (*connection)->server != nullptr;
+    if (!parts->hosts_store) {
+      store::TcpStore& store = *(*connection)->client;
+      std::string endpoint = parts->master_endpoint;
+      parts->store_on_node = co_await find_node_of(store, std::move(endpoint));
+    }
     drive(environment, *connection, *parts);
   }
   co_return make_dynamic_handler(environment, std::move(*parts));

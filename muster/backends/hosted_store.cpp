@@ -10,8 +10,10 @@ namespace muster::backends {
 HostedStore::HostedStore(Loop& loop, Random& random)
     : rendezvous_(loop, random), server_(loop, store::ServerOptions()) {
   server_.add_service(store::ServiceId::Rendezvous, rendezvous_);
-  server_.hub().set_description(
-      {{"server", "muster"}, {"version", MUSTER_VERSION}, {"pid", fmt::to_string(::getpid())}});
+  server_.hub().set_description({{"server", "muster"},
+                                 {"version", MUSTER_VERSION},
+                                 {"pid", fmt::to_string(::getpid())},
+                                 {std::string(kHostedBy), "agent"}});
 }
 
 Result<std::unique_ptr<HostedStore>> HostedStore::start(Loop& loop, Random& random,

@@ -11,8 +11,12 @@
 #include "muster/store/server.h"
 
 #include <memory>
+#include <string_view>
 
 namespace muster::backends {
+
+// The line of the server's description that tells it from one that is served by itself.
+inline constexpr std::string_view kHostedBy = "hosted_by";
 
 class HostedStore {
  public:

@@ -168,6 +168,7 @@ int report(const LaunchConfig& config, const agent::Ending& ending) {
       break;
     }
     case agent::Outcome::Unconfirmed:
+      if (!ending.message.empty()) fmt::print(stderr, "muster: {}\n", ending.message);
       fmt::print(stderr,
                  "muster: the workers of this node ended well, but the other nodes did not confirm "
                  "that theirs did; the outcome of the job is not known\n");

@@ -28,6 +28,7 @@ class DynamicHandler final : public Handler {
   const std::string& run_id() const override { return parts_.settings.run_id; }
   bool use_agent_store() const override { return parts_.shares_store(); }
   bool hosts_store() const override { return parts_.hosts_store; }
+  std::string store_on_node() const override { return parts_.store_on_node; }
 
   Task<Result<Info>> next_rendezvous() override {
     if (joining_) {

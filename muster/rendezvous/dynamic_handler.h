@@ -27,6 +27,7 @@ struct DynamicHandlerParts {
   std::string local_addr;
   std::string master_endpoint;  // of the store, for events
   bool hosts_store = false;     // the store is in this process
+  std::string store_on_node;    // its address, if it is in another agent's process
 
   // What the driver uses besides; destroyed after it.
   std::shared_ptr<void> foundation;

@@ -45,6 +45,8 @@ struct Status {
   bool closed = false;
   bool lost = false;    // a member of the complete round is gone
   bool member = false;  // this node belongs to the round; false if the others gave it up for dead
+  // The server cannot be reached just now, so the rest may be old. Known by some backends only.
+  bool away = false;
 
   friend bool operator==(const Status&, const Status&) = default;
 };
@@ -67,6 +69,9 @@ class Handler {
   // Whether the store of the rendezvous is in this process, so that the other nodes need it to stay
   // until they are through.
   virtual bool hosts_store() const { return false; }
+  // Where the store of the rendezvous is, if the agent of another node hosts it: it ends with that
+  // one. Empty otherwise, also if it is not known.
+  virtual std::string store_on_node() const { return {}; }
 
   // Leaves the present round, if any, and waits until a new one is complete with this node in it.
   // One call at a time.

@@ -200,6 +200,7 @@ class HostedDriver final : public Driver {
         if (heard_) failure_count = 0;
         talk_ = nullptr;
         lost_at_ = loop_.now();
+        mark_away(true);
         // Without a server even a spare waits no longer than a join may take. One that comes back
         // is told if it is parked still.
         if (join_ != nullptr && join_->parked) {
@@ -262,6 +263,7 @@ class HostedDriver final : public Driver {
       if (message) {
         heard_ = true;
         heard_at = loop_.now();
+        mark_away(false);
         answer_due.reset();
         auto told = decode_told(*message);
         if (!told) co_return told.error();
@@ -283,6 +285,13 @@ class HostedDriver final : public Driver {
         if (asks && !answer_due) answer_due = after(loop_.now(), settings_.timeouts.heartbeat);
       }
     }
+  }
+
+  void mark_away(bool away) {
+    Status status = board_.status();
+    if (status.away == away) return;
+    status.away = away;
+    board_.set(status);
   }
 
   void take(const Told& told) {

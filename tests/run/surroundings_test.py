@@ -15,6 +15,7 @@ import socket
 import subprocess
 import sys
 import textwrap
+import time
 import uuid
 
 import launch
@@ -407,6 +408,105 @@ class StoreRestarted(Case):
         self.touch("go")
         self.end_all(0)
         self.assertEqual(sorted(self.notes()), sorted(pairs(0) + pairs(1)))
+
+
+# ---- a store that goes with its node -------------------------------------------------------------
+
+
+class StoreOnANode(Case):
+    """The store of the c10d rendezvous is in the agent of the node that the endpoint names. When
+    that one is killed, the others cannot know whether it comes back; they give it five seconds."""
+
+    # Far below what the timeouts of the rendezvous (60 s and more) would take.
+    SECONDS_MAX = 40
+
+    def start_job(self, script, *options, nodes=2):
+        self.endpoint = f"127.0.0.1:{quiet_port()}"
+        self.words = [f"--nnodes={nodes}", "--rdzv-backend=c10d",
+                      f"--rdzv-endpoint={self.endpoint}", "--rdzv-id=job",
+                      "--local-addr=127.0.0.1", *options, self.script(script)]
+        self.host = self.start(*self.words, env={"LOGLEVEL": "INFO"})
+        self.host.err.wait("this node hosts the store")
+        self.other = self.start(*self.words, env={"LOGLEVEL": "INFO"})
+
+    def lose_host(self):
+        self.host.crash()
+        self.host.end(-9)
+        self.other.err.wait("lost the server of run")
+        self.lost_at = time.monotonic()
+
+    def check_end(self, status):
+        self.other.end(status)
+        self.assertLess(time.monotonic() - self.lost_at, self.SECONDS_MAX)
+        self.assert_nobody_left()
+        return self.other.err.text.splitlines()
+
+    def check_reason(self, line):
+        self.assertIn(f'muster: the store of run "job" at {self.endpoint} is gone: the agent of '
+                      "that node hosted it and has been out of reach for 5s", line)
+        self.assertIn("`muster store serve`", line)
+
+    def test_workers_that_end_well_are_no_success(self):
+        self.start_job(OBEY)
+        self.wait_notes(*pairs(0))
+        self.lose_host()
+        self.touch("go")
+        lines = self.check_end(3)
+        self.check_reason(lines[-2])
+        self.assertIn("did not confirm", lines[-1])
+
+    def test_a_worker_that_fails_is_not_restarted(self):
+        self.start_job("note $RANK; wait_file go; exit 3", "--max-restarts=3")
+        self.wait_notes("0", "1")
+        self.lose_host()
+        self.touch("go")
+        self.check_reason(self.check_end(1)[-1])
+
+    def test_a_worker_that_fails_later_is_not_restarted_either(self):
+        self.start_job("note $RANK; wait_file go; exit 3", "--max-restarts=3")
+        self.wait_notes("0", "1")
+        self.lose_host()
+        self.other.err.wait("the workers of this node go on, but cannot be restarted")
+        self.assertTrue(self.other.is_running())
+        self.touch("go")
+        self.check_reason(self.check_end(1)[-1])
+
+    def test_a_worker_that_fails_for_good_is_reported(self):
+        self.start_job("note $RANK; wait_file go; exit 3")
+        self.wait_notes("0", "1")
+        self.lose_host()
+        self.touch("go")
+        self.check_end(1)
+        self.assertEqual(launch.Report(self.other.err.text).root["code"], "3")
+
+    def test_a_node_that_waits_for_others_does_not_wait_on(self):
+        self.start_job("note no", nodes=3)
+        self.await_both()
+        self.lose_host()
+        self.check_reason(self.check_end(1)[-1])
+        self.assertEqual(self.notes(), [])
+
+    def await_both(self):
+        """Until the host knows of both nodes."""
+
+        def show():
+            return subprocess.run(
+                [launch.BINARY, "rendezvous", "show", f"--endpoint={self.endpoint}", "--run-id=job"],
+                capture_output=True, text=True, timeout=launch.PATIENCE_SECONDS).stdout
+
+        launch.wait_until(lambda: show().count("127.0.0.1") >= 2, show)
+
+    def test_an_agent_that_comes_back_in_time_brings_the_job_back(self):
+        self.start_job(OBEY, nodes="1:2")
+        self.wait_notes(*pairs(0))
+        self.lose_host()
+        before = len(self.notes())
+        again = self.start(*self.words)
+        launch.wait_until(lambda: set(pairs(0)) <= set(self.notes()[before:]),
+                          lambda: (self.notes(), self.other.describe(), again.describe()))
+        self.touch("go")
+        self.other.end(0)
+        again.end(0)
 
 
 # ---- daemons that hide --------------------------------------------------------------------------
