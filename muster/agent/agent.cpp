@@ -20,6 +20,8 @@ constexpr int kBrokenRoundsMax = 20;
 // How long it takes at most until the loss of a node whose connection broke is known, with the
 // rendezvous' default grace for launched jobs.
 constexpr Duration kDepartureTime = std::chrono::milliseconds(400);
+// Clocks that differ by more are told of.
+constexpr Duration kClockTolerance = std::chrono::seconds(1);
 // The exit code, as a shell has it, of a program that could not be executed.
 constexpr int kNotStarted = 126;
 // How often workers are looked at for uninterruptible sleep, where that is asked for.
@@ -248,6 +250,7 @@ Task<Result<>> Agent::enter_round() {
     }
     round->placing = std::move(*placing);
     history_.agree(round->placing.failed_rounds, now());
+    tell_clock(round->placing);
     round_ = std::move(round);
     // Those of earlier rounds are settled.
     heard_failures_.clear();
@@ -292,6 +295,19 @@ Task<void> Agent::give_up_on_change(Oneshot<Result<Placing>>& outcome) {
   outcome.set(fail(ErrorKind::Closed, "a member is gone"));
 }
 
+void Agent::tell_clock(const Placing& placing) {
+  const Duration lead = std::chrono::nanoseconds(placing.clock_lead_nanoseconds);
+  const bool is_far = lead > kClockTolerance || lead < -kClockTolerance;
+  if (is_far && !is_clock_far_) {
+    log::warn("agent",
+              "the clock of this node is {} {} that of node rank 0; so are the times in logs, "
+              "reports and events from here",
+              muster::describe(lead < Duration::zero() ? -lead : lead),
+              lead < Duration::zero() ? "behind" : "ahead of");
+  }
+  is_clock_far_ = is_far;
+}
+
 RoundFacts Agent::facts_of(const Round& round) const {
   RoundFacts facts;
   facts.run_id = config().rendezvous.run_id;
@@ -305,6 +321,7 @@ RoundFacts Agent::facts_of(const Round& round) const {
   facts.master_port = round.info.bootstrap.master_port;
   facts.use_agent_store = handler_->use_agent_store();
   facts.restart_count = history_.used(policy(), now());
+  facts.clock_lead_nanoseconds = round.placing.clock_lead_nanoseconds;
   facts.restarts_max = config().max_restarts;
   facts.virtual_local_rank = config().virtual_local_rank;
   if (signs_) {
@@ -551,6 +568,7 @@ failures::Failure Agent::describe_start_failure(int local_rank, const Error& err
   failure.host = parts_.crew.host_name;
   failure.exit_code = kNotStarted;
   failure.exited_nanoseconds = observe::wall_nanoseconds();
+  failure.clock_lead_nanoseconds = round_->placing.clock_lead_nanoseconds;
   failure.message = error.message;
   return failure;
 }

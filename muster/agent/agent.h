@@ -121,6 +121,7 @@ class Agent {
   failures::Failure describe_start_failure(int local_rank, const Error& error) const;
   void check_sleepers();
   void heard(const std::shared_ptr<Round>& round, const Word& word);
+  void tell_clock(const Placing& placing);
   RoundFacts facts_of(const Round& round) const;
   RestartPolicy policy() const;
   // The most that any budget has lost: the job's, or that of one worker.
@@ -159,6 +160,7 @@ class Agent {
   std::optional<failures::Failure> start_failure_;  // of a worker that could not be started
   Ending ending_;
   std::vector<std::string> heard_failures_;  // JSON, from other nodes
+  bool is_clock_far_ = false;                // from that of node rank 0
   bool close_ = false;
   bool leave_ = false;
   Oneshot<bool> over_;

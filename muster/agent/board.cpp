@@ -133,7 +133,8 @@ std::string encode(const Placing& placing) {
       json::object{{"ranks", json::array{ranks.first_rank, ranks.world_size, ranks.first_role_rank,
                                          ranks.role_world_size}},
                    {"round", placing.round},
-                   {"failed_rounds", to_json(placing.failed_rounds)}});
+                   {"failed_rounds", to_json(placing.failed_rounds)},
+                   {"written_nanoseconds", placing.written_nanoseconds}});
 }
 
 Result<Placing> decode_placing(const std::string& text) {
@@ -148,6 +149,9 @@ Result<Placing> decode_placing(const std::string& text) {
       read(&(*array)[3], made.ranks.role_world_size) && read(find(value, "round"), round) &&
       read(find(value, "failed_rounds"), made.failed_rounds);
   if (!whole || round < 0) return fail(unreadable("placing", text));
+  const json::value* written = find(value, "written_nanoseconds");
+  const bool readable = written == nullptr || read(written, made.written_nanoseconds);
+  if (!readable || made.written_nanoseconds < 0) return fail(unreadable("placing", text));
   made.round = static_cast<std::uint64_t>(round);
   return made;
 }
@@ -213,13 +217,20 @@ std::vector<Placing> place_all(const std::vector<Introduction>& introductions,
   return placings;
 }
 
+std::int64_t clock_lead(std::int64_t asked, std::int64_t written, std::int64_t answered) {
+  if (written == 0 || (asked <= written && written <= answered)) return 0;
+  // Of the two ways, that of the answer is the shorter one: it is waited for.
+  return answered - written;
+}
+
 Board::Board(Loop& loop, std::shared_ptr<store::Store> store, std::int64_t node_rank,
-             std::int64_t node_count, std::uint64_t round)
+             std::int64_t node_count, std::uint64_t round, observe::WallClock wall_clock)
     : loop_(loop),
       store_(std::move(store)),
       node_rank_(node_rank),
       node_count_(node_count),
-      round_(round) {}
+      round_(round),
+      wall_clock_(std::move(wall_clock)) {}
 
 Task<Result<Placing>> Board::introduce(Introduction introduction, TimePoint deadline,
                                        std::function<Task<Result<>>()> ready) {
@@ -231,11 +242,17 @@ Task<Result<Placing>> Board::introduce(Introduction introduction, TimePoint dead
     co_return std::move(place_all(all, round_)[0]);
   }
   if (node_rank_ != 0) {
+    const std::int64_t asked = wall_clock_();
     auto said = co_await store_->set(seat_key(node_rank_), encode(introduction));
     if (!said) co_return fail(std::move(said.error()));
     auto text = co_await store_->get(place_key(node_rank_), deadline);
     if (!text) co_return fail(std::move(text.error()));
-    co_return decode_placing(*text);
+    const std::int64_t answered = wall_clock_();
+    auto placing = decode_placing(*text);
+    if (placing) {
+      placing->clock_lead_nanoseconds = clock_lead(asked, placing->written_nanoseconds, answered);
+    }
+    co_return placing;
   }
   std::vector<std::string> keys;
   for (std::int64_t node = 1; node < node_count_; ++node) keys.push_back(seat_key(node));
@@ -250,7 +267,9 @@ Task<Result<Placing>> Board::introduce(Introduction introduction, TimePoint dead
   auto making_ready = ready();
   auto made_ready = co_await making_ready;
   if (!made_ready) co_return fail(std::move(made_ready.error()));
-  const std::vector<Placing> placings = place_all(all, round_);
+  std::vector<Placing> placings = place_all(all, round_);
+  const std::int64_t written = wall_clock_();
+  for (Placing& placing : placings) placing.written_nanoseconds = written;
   std::vector<store::KeyValue> pairs;
   for (std::size_t node = 1; node < placings.size(); ++node) {
     pairs.push_back({place_key(static_cast<std::int64_t>(node)), encode(placings[node])});

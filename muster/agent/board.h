@@ -17,6 +17,7 @@
 #include "muster/base/error.h"
 #include "muster/base/loop.h"
 #include "muster/base/task.h"
+#include "muster/observe/wall_clock.h"
 #include "muster/store/store.h"
 
 #include <cstdint>
@@ -51,9 +52,19 @@ struct Placing {
   std::uint64_t round = 0;
   // What the members know together.
   std::vector<FailedRound> failed_rounds;
+  // What the wall clock of node rank 0 showed when it wrote this; 0: it did not say.
+  std::int64_t written_nanoseconds = 0;
+  // How far the wall clock of this node is ahead of that one. Worked out by the reader.
+  std::int64_t clock_lead_nanoseconds = 0;
 
   friend bool operator==(const Placing&, const Placing&) = default;
 };
+
+// How far our wall clock is ahead of another one (negative: behind), from three moments that came
+// one after the other: we asked, by our clock; the other wrote the answer, by its own; we read it,
+// by ours. 0 if the clocks may agree: they are trusted more than a message that may have taken its
+// time.
+std::int64_t clock_lead(std::int64_t asked, std::int64_t written, std::int64_t answered);
 
 struct Word {
   News news = News::Restart;
@@ -83,7 +94,8 @@ class Board {
  public:
   // Requires: `loop` outlives the board. `store` may be empty if `node_count` is 1.
   Board(Loop& loop, std::shared_ptr<store::Store> store, std::int64_t node_rank,
-        std::int64_t node_count, std::uint64_t round);
+        std::int64_t node_count, std::uint64_t round,
+        observe::WallClock wall_clock = observe::wall_nanoseconds);
 
   // `ready` is carried out by node rank 0 when all have come, and before anybody is told.
   Task<Result<Placing>> introduce(Introduction introduction, TimePoint deadline,
@@ -118,6 +130,7 @@ class Board {
   std::int64_t node_rank_;
   std::int64_t node_count_;
   std::uint64_t round_;  // of the rendezvous
+  observe::WallClock wall_clock_;
   // For a round of one.
   std::optional<Word> own_word_;
   Oneshot<bool>* own_waiter_ = nullptr;

@@ -26,8 +26,10 @@ Task<Result<>> nothing() { co_return Result<>(); }
 
 class BoardTest : public ::testing::Test {
  protected:
-  std::unique_ptr<Board> board(std::int64_t rank, std::int64_t count) {
-    return std::make_unique<Board>(loop, store, rank, count, 0);
+  // With a wall clock that nobody has wound up, unless the test gives one.
+  std::unique_ptr<Board> board(
+      std::int64_t rank, std::int64_t count, observe::WallClock wall_clock = [] { return 0; }) {
+    return std::make_unique<Board>(loop, store, rank, count, 0, std::move(wall_clock));
   }
   TimePoint soon() const { return after(loop.now(), 10s); }
   Task<void> pass() { co_await sleep_until(loop, loop.now()); }
@@ -52,6 +54,43 @@ TEST_F(BoardTest, TellsEveryNodeItsPlace) {
   EXPECT_EQ(**placings[0], (Placing{{0, 6, 0, 4}, 0, all}));
   EXPECT_EQ(**placings[1], (Placing{{1, 6, 0, 2}, 0, all}));
   EXPECT_EQ(**placings[2], (Placing{{3, 6, 1, 4}, 0, all}));
+}
+
+TEST_F(BoardTest, TellsEveryNodeHowFarItsClockIsOff) {
+  constexpr std::int64_t kSecond = 1'000'000'000;
+  const std::vector<std::int64_t> leads = {0, 600 * kSecond, -600 * kSecond, 0};
+  std::int64_t ticks = 1000 * kSecond;  // each look at a clock takes a microsecond
+  std::vector<std::unique_ptr<Board>> boards;
+  std::vector<std::optional<Result<Placing>>> placings(leads.size());
+  TaskScope scope;
+  for (std::size_t rank = 0; rank < leads.size(); ++rank) {
+    boards.push_back(board(static_cast<std::int64_t>(rank), static_cast<std::int64_t>(leads.size()),
+                           [&ticks, lead = leads[rank]] { return (ticks += 1000) + lead; }));
+    scope.start(keep(boards.back()->introduce(introduction("default", 1), soon(), nothing),
+                     placings[rank]));
+  }
+  const auto all_told = [&] {
+    return std::all_of(placings.begin(), placings.end(), [](const auto& one) { return !!one; });
+  };
+  for (int turn = 0; turn < 100 && !all_told(); ++turn) loop.block_on(pass());
+  ASSERT_TRUE(all_told());
+  for (std::size_t rank = 0; rank < leads.size(); ++rank) {
+    const std::int64_t found = (*placings[rank])->clock_lead_nanoseconds;
+    EXPECT_GE(found, leads[rank]);
+    EXPECT_LE(found, leads[rank] + 1'000'000);
+    if (leads[rank] == 0) {
+      EXPECT_EQ(found, 0);
+    }
+  }
+}
+
+TEST(ClockLead, IsNoneWhileTheClocksMayAgree) {
+  EXPECT_EQ(clock_lead(100, 150, 200), 0);
+  EXPECT_EQ(clock_lead(100, 100, 100), 0);
+  EXPECT_EQ(clock_lead(100, 99, 130), 31);   // the answer came before the question
+  EXPECT_EQ(clock_lead(100, 201, 200), -1);  // it was read before it was written
+  EXPECT_EQ(clock_lead(5000, 0, 6000), 0);   // nobody said
+  EXPECT_EQ(clock_lead(5000, 150, 5200), 5050);
 }
 
 TEST_F(BoardTest, NeedsNoStoreForASingleNode) {
@@ -169,23 +208,26 @@ TEST(BoardTexts, AreReadAsTheyWereWritten) {
   Introduction mine = {{"ps \"1\"", 3}, "host", {{7, 1500ms}}};
   mine.origin = {7, 3};
   EXPECT_EQ(*decode_introduction(encode(mine)), mine);
-  const Placing placing = {{1, 2, 3, 4}, 9, {{7, 1500ms}}};
+  const Placing placing = {{1, 2, 3, 4}, 9, {{7, 1500ms}}, 1'700'000'000'123'456'789};
   EXPECT_EQ(*decode_placing(encode(placing)), placing);
   const Word word = {News::Failed, 3, "host", {"{}", "\n"}};
   EXPECT_EQ(*decode_word(encode(word)), word);
 }
 
 TEST(BoardTexts, OfSomebodyElseAreRefused) {
-  for (const char* text : {"", "{", "[]", "7", "null", "{\"role\":1}",
-                           R"({"role":"a","workers":0,"host":"h","failed_rounds":[]})",
-                           R"({"role":"a","workers":1,"host":"h","failed_rounds":[[1]]})",
-                           R"({"role":"a","workers":1,"host":"h","failed_rounds":[[-1,2]]})",
-                           R"({"role":"a","workers":1,"host":"h","failed_rounds":[],"origin":[1]})",
-                           R"({"ranks":[1,2,3],"round":0,"failed_rounds":[]})",
-                           R"({"ranks":[1,2,3,4],"round":-1,"failed_rounds":[]})",
-                           R"({"ranks":[1,2,3,4],"failed_rounds":[]})",
-                           R"({"news":"maybe","node_rank":0,"host":"h","failures":[]})",
-                           R"({"news":"done","node_rank":0,"host":"h","failures":[1]})"}) {
+  for (const char* text :
+       {"", "{", "[]", "7", "null", "{\"role\":1}",
+        R"({"role":"a","workers":0,"host":"h","failed_rounds":[]})",
+        R"({"role":"a","workers":1,"host":"h","failed_rounds":[[1]]})",
+        R"({"role":"a","workers":1,"host":"h","failed_rounds":[[-1,2]]})",
+        R"({"role":"a","workers":1,"host":"h","failed_rounds":[],"origin":[1]})",
+        R"({"ranks":[1,2,3],"round":0,"failed_rounds":[]})",
+        R"({"ranks":[1,2,3,4],"round":-1,"failed_rounds":[]})",
+        R"({"ranks":[1,2,3,4],"failed_rounds":[]})",
+        R"({"ranks":[1,2,3,4],"round":0,"failed_rounds":[],"written_nanoseconds":-1})",
+        R"({"ranks":[1,2,3,4],"round":0,"failed_rounds":[],"written_nanoseconds":""})",
+        R"({"news":"maybe","node_rank":0,"host":"h","failures":[]})",
+        R"({"news":"done","node_rank":0,"host":"h","failures":[1]})"}) {
     EXPECT_FALSE(decode_introduction(text)) << text;
     EXPECT_FALSE(decode_placing(text)) << text;
     EXPECT_FALSE(decode_word(text)) << text;

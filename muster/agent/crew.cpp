@@ -154,6 +154,7 @@ failures::Failure Crew::describe_failure(const Worker& worker, const process::Ex
   failure.pid = static_cast<int>(worker.pid());
   failure.exit_code = exit.code;
   failure.exited_nanoseconds = exit.wall_nanoseconds;
+  failure.clock_lead_nanoseconds = facts_.clock_lead_nanoseconds;
   failure.order = exit.order;
   failure.collateral = expecting_exits_;
   failure.note = worker.note;

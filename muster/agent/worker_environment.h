@@ -35,6 +35,8 @@ struct RoundFacts {
   std::int64_t restart_count = 0;
   std::int64_t restarts_max = 0;
   bool virtual_local_rank = false;
+  // How far the wall clock of this node is ahead of that of node rank 0.
+  std::int64_t clock_lead_nanoseconds = 0;
   std::string agent_socket;  // Muster's own watchdog; empty: none
   std::string timer_file;    // PyTorch's; empty: none
 };

@@ -30,6 +30,9 @@ struct Failure {
   // when the worker wrote its error file, which comes earlier and is 0 if it wrote none.
   std::int64_t exited_nanoseconds = 0;
   std::int64_t recorded_nanoseconds = 0;
+  // How far the clock of that host is ahead of the one that the nodes of the round compare theirs
+  // with.
+  std::int64_t clock_lead_nanoseconds = 0;
   // The kernel's order of exits on that host; compared only within one node.
   std::uint64_t order = 0;
 

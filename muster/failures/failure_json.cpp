@@ -27,6 +27,7 @@ void visit_members(Record& failure, Visit&& visit) {
   visit("exit_code", failure.exit_code);
   visit("exited_nanoseconds", failure.exited_nanoseconds);
   visit("recorded_nanoseconds", failure.recorded_nanoseconds);
+  visit("clock_lead_nanoseconds", failure.clock_lead_nanoseconds);
   visit("order", failure.order);
   visit("out_of_memory", failure.out_of_memory);
   visit("collateral", failure.collateral);

@@ -9,8 +9,8 @@
 namespace muster::failures {
 namespace {
 
-// When each failure happened. On one node, no exit counts as later than one that the kernel
-// reported after it: the wall clock may have been set back between the two. Without this the
+// When each failure happened, by one clock. On one node, no exit counts as later than one that the
+// kernel reported after it: the wall clock may have been set back between the two. Without this the
 // comparison of times could contradict the kernel's order, and go round in circles.
 std::vector<std::int64_t> times_of(const std::vector<Failure>& failures) {
   std::vector<std::size_t> latest_first(failures.size());
@@ -26,7 +26,11 @@ std::vector<std::int64_t> times_of(const std::vector<Failure>& failures) {
         earliest_exit_of_node.emplace(failure.node_rank, failure.exited_nanoseconds);
     if (!is_first) earliest->second = std::min(earliest->second, failure.exited_nanoseconds);
     failure.exited_nanoseconds = earliest->second;
-    times[index] = failed_nanoseconds(failure);
+    // What another node says may be anything.
+    if (__builtin_sub_overflow(failed_nanoseconds(failure), failure.clock_lead_nanoseconds,
+                               &times[index])) {
+      times[index] = failed_nanoseconds(failure);
+    }
   }
   return times;
 }

@@ -7,7 +7,8 @@
 //  1. Collateral failures (stopped by an agent, or dead after the news of another failure) come
 //     last and are never the root cause.
 //  2. A worker failed when it wrote its error file, else when the kernel ended it; both to the
-//     nanosecond. On one node the kernel's order of exits is trusted more than the clock.
+//     nanosecond. On one node the kernel's order of exits is trusted more than the clock; between
+//     nodes, by how much their clocks are known to differ is taken off first.
 //  3. What is left are nodes whose clocks read the same: the lower node rank goes first.
 #pragma once
 

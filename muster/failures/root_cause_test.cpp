@@ -15,6 +15,7 @@ struct Facts {
   std::uint64_t order = 0;
   std::int64_t recorded = 0;
   bool collateral = false;
+  std::int64_t clock_lead = 0;
 };
 
 Failure failure(const Facts& facts) {
@@ -27,6 +28,7 @@ Failure failure(const Facts& facts) {
   made.order = facts.order;
   made.recorded_nanoseconds = facts.recorded;
   made.collateral = facts.collateral;
+  made.clock_lead_nanoseconds = facts.clock_lead;
   return made;
 }
 
@@ -90,6 +92,31 @@ TEST(RootCause, IsComparedAcrossNodes) {
   for (std::size_t index = 0; index < merged.size(); ++index)
     EXPECT_EQ(merged[index].global_rank, static_cast<int>(index));
   EXPECT_EQ(root_cause(merged), 3U);
+}
+
+TEST(RootCause, DoesNotDependOnWhatTheClocksOfTheNodesShow) {
+  constexpr std::int64_t kSecond = 1'000'000'000;
+  // In truth rank 1 failed at second 1000, and rank 0 died of it two milliseconds later.
+  for (const std::int64_t lead : {600 * kSecond, -600 * kSecond, std::int64_t{0}}) {
+    const std::vector<Failure> failures = {
+        failure({.rank = 0, .node = 0, .exited = 1000 * kSecond + 2'000'000}),
+        failure({.rank = 1, .node = 1, .exited = 1000 * kSecond + lead, .clock_lead = lead}),
+        failure({.rank = 2,
+                 .node = 2,
+                 .exited = 1001 * kSecond - lead,
+                 .recorded = 1000 * kSecond + 1'000'000 - lead,
+                 .clock_lead = -lead}),
+    };
+    EXPECT_EQ(in_order_of_time(failures), (std::vector<std::size_t>{1, 2, 0})) << lead;
+  }
+}
+
+TEST(RootCause, BearsALeadThatMakesNoSense) {
+  const std::vector<Failure> failures = {
+      failure({.rank = 0, .exited = 2}),
+      failure({.rank = 1, .node = 1, .exited = 1, .clock_lead = INT64_MIN}),
+  };
+  EXPECT_EQ(root_cause(failures), 1U);
 }
 
 TEST(RootCause, DoesNotCompareTheExitOrderOfDifferentNodes) {

@@ -1,6 +1,8 @@
 """How workers fail, what their agent says about it, and the status it ends with."""
 
 import json
+import os
+import re
 import shutil
 import signal
 import time
@@ -223,6 +225,51 @@ class ErrorFiles(launch.Case):
         self.launch(self.script('note "$TORCHELASTIC_ERROR_FILE"'),
                     env={"TORCHELASTIC_ERROR_FILE": str(upward)})
         self.assertNotIn(str(upward), self.notes())
+
+
+class SkewedClocks(launch.Case):
+    """Two nodes whose clocks are ten minutes apart. A worker fails; one of the other node fails
+    because of it, before anybody has told its agent."""
+
+    SECONDS = 600
+
+    def check(self, first_lead, second_lead):
+        library = os.environ.get("MUSTER_SKEWED_CLOCK")
+        if not library:
+            self.skipTest("SKIPPED: MUSTER_SKEWED_CLOCK names no library (ctest sets it)")
+        # The first agent is busy with a deaf worker before it tells anybody. The second fails a
+        # second later: how far the clocks are apart is known as exactly as messages are fast.
+        script = self.script("""
+            [ "$LOCAL_RANK" = 1 ] && { trap '' TERM; note "$NAME is deaf"; stay; }
+            note "$NAME is $$"
+            while [ "$(grep -c " is " "$NOTES")" -lt 4 ]; do sleep 0.02; done
+            [ "$NAME" = first ] && exit 3
+            first=$(sed -n 's/^first is \\([0-9]*\\)$/\\1/p' "$NOTES")
+            while kill -0 "$first" 2> /dev/null; do sleep 0.02; done
+            sleep 1
+            exit 4""")
+        meeting = self.meeting(self.serve(), 2)
+        for name, lead in (("first", first_lead), ("second", second_lead)):
+            self.start(*meeting, "--nproc-per-node=2", "--shutdown-timeout=5", script,
+                       env={"NAME": name, "LD_PRELOAD": library,
+                            "TEST_CLOCK_SKEW_SECONDS": str(lead)})
+        self.end_all(1)
+        for agent in self.agents:
+            report = launch.Report(agent.err.text)
+            self.assertEqual(report.root["code"], "3", agent.describe())
+            self.assertIn(4, report.codes().values(), agent.describe())
+        text = self.agents[0].err.text + self.agents[1].err.text
+        self.assertEqual(
+            len(re.findall(r"the clock of this node is \S+ (?:ahead of|behind) that", text)), 1, text)
+
+    def test_whoever_failed_first_is_the_root_cause_though_its_clock_is_ahead(self):
+        self.check(self.SECONDS, 0)
+
+    def test_whoever_failed_first_is_the_root_cause_though_the_other_clock_is_behind(self):
+        self.check(0, -self.SECONDS)
+
+    def test_the_right_order_stays_right(self):
+        self.check(-self.SECONDS, 0)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,8 @@ depends on how their output is handled. Every process that a test starts carries
 mark in its environment; when a test ends, none may be left that has it.
 
 Environment:
-  MUSTER_BIN   the program under test; without it, build/bin/muster of this source tree
+  MUSTER_BIN            the program under test; without it, build/bin/muster of this source tree
+  MUSTER_SKEWED_CLOCK   the library that skewed_clock.cpp makes; without it, tests that need it skip
 """
 
 import contextlib
