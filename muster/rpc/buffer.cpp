@@ -1,11 +1,16 @@
 #include "muster/rpc/buffer.h"
 
+#include "muster/rpc/large_memory.h"
+
 #include <cstring>
 #include <new>
 
 namespace muster::rpc {
 
 std::shared_ptr<std::byte> try_allocate(std::size_t bytes) {
+  if (kHasLargeMemory && bytes >= kLargeBytesMin) {
+    return LargeMemory::of_process().allocate(bytes);
+  }
   constexpr auto kAlignment = std::align_val_t{kBufferAlignment};
   void* const memory = ::operator new(bytes, kAlignment, std::nothrow);
   if (memory == nullptr) return nullptr;

@@ -3,6 +3,7 @@
 #include "muster/base/log.h"
 #include "muster/base/random.h"
 #include "muster/net/tcp.h"
+#include "muster/rpc/large_memory.h"
 #include "muster/rpc/texts.h"
 
 #include <fmt/format.h>
@@ -266,6 +267,7 @@ Future<Message> NetworkAgent::send_with_retries(std::string_view to, Message req
 void NetworkAgent::look_after_all() {
   const TimePoint now = loop_.now();
   tick_.set(now + options_.sign_of_life_interval);
+  LargeMemory::of_process().trim(SystemClock().now());
   std::vector<std::shared_ptr<Outgoing>> outgoing;
   {
     const std::lock_guard lock(mutex_);
