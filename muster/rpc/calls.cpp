@@ -18,6 +18,7 @@ CallResult<CallId> Calls::start(const CallStart& call, std::unique_ptr<CallSink>
   auto pending = std::make_unique<Pending>();
   const auto token = reinterpret_cast<std::uint64_t>(pending.get());
   pending->timeout = call.timeout;
+  pending->carrier = call.carrier;
   std::unique_lock lock(mutex_);
   if (closed_) return call_failed(*closed_);
   const Result<CallId> id = table_.add({call.connection, call.deadline, token});
@@ -79,6 +80,7 @@ TimePoint Calls::expire(TimePoint now) {
   lock.unlock();
   for (const EndedCall& call : ended) {
     const auto pending = owner_of(call.token);
+    if (const auto carrier = pending->carrier.lock()) carrier->timed_out(call.id);
     pending->sink->ended(
         call_failed({CallErrorKind::Timeout, timeout_text(pending->timeout), "", true}), *this);
   }

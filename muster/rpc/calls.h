@@ -35,10 +35,18 @@ class CallSink {
   virtual void ended(CallResult<Message> outcome, Calls& calls) = 0;
 };
 
+// Who carries a call, and may tell the other side that nobody waits for it any more.
+class CallCarrier {
+ public:
+  virtual ~CallCarrier() = default;
+  virtual void timed_out(CallId id) = 0;
+};
+
 struct CallStart {
   PeerId connection = 0;
   TimePoint deadline = kNever;
   Duration timeout = Duration::zero();  // for the text
+  std::weak_ptr<CallCarrier> carrier{};
 };
 
 class Calls {
@@ -86,6 +94,7 @@ class Calls {
   struct Pending {
     std::unique_ptr<CallSink> sink;
     Duration timeout = Duration::zero();
+    std::weak_ptr<CallCarrier> carrier;
   };
   static std::unique_ptr<Pending> owner_of(std::uint64_t token);
 

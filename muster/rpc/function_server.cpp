@@ -9,10 +9,14 @@ namespace muster::rpc {
 namespace {
 
 thread_local const WorkerInfo* current_caller = nullptr;
+// Nothing once it has answered.
+thread_local const Responder* current_responder = nullptr;
 
 }  // namespace
 
 const WorkerInfo* caller() { return current_caller; }
+
+bool is_cancelled() { return current_responder != nullptr && current_responder->is_cancelled(); }
 
 // One call while it is served; ends with its answer.
 class FunctionServer::Call final : public ReplySink {
@@ -46,10 +50,12 @@ class FunctionServer::Call final : public ReplySink {
     // Kept by this call, which may be gone when the function returns.
     const std::shared_ptr<const WorkerInfo> from = request_.from;
     const WorkerInfo* const outer = std::exchange(current_caller, from.get());
+    const Responder* const outer_responder = std::exchange(current_responder, &request_.responder);
     is_asynchronous_ = function.is_asynchronous();
     if (is_asynchronous_) ++server_.asynchronous_count_;
     function.invoke(reader_, Reply(*this));
     current_caller = outer;
+    current_responder = outer_responder;
   }
 
   void succeed(Writer&& result) override {
@@ -67,6 +73,7 @@ class FunctionServer::Call final : public ReplySink {
     end().fail("", whole);
   }
   Responder end() {
+    if (current_responder == &request_.responder) current_responder = nullptr;
     if (is_asynchronous_) --server_.asynchronous_count_;
     const std::unique_ptr<Call> owner(this);
     return std::move(request_.responder);

@@ -42,6 +42,9 @@ class FunctionServer final : public RequestHandler {
 
 // Who called the function that this thread runs. Nothing outside of one.
 const WorkerInfo* caller();
+// Whether whoever called the function that this thread runs has stopped waiting: its time is over,
+// or it is gone. For functions that take long; nobody is ever stopped.
+bool is_cancelled();
 
 // The request that calls a function; the arguments as the callee's signature has them.
 template <typename F, typename... Args>

@@ -6,9 +6,10 @@
 //   requests       ->
 //                  <-     responses
 //   SIGN_OF_LIFE  <->     whenever nothing else was sent for a while
+//   CANCEL         ->     nobody waits any more for the answer to the request of this number
 //
-// Their number is 0, which means nothing. Nothing is decoded for a stranger but a HELLO of at most
-// kHelloBytesMax.
+// The number of the others is 0, which means nothing. Nothing is decoded for a stranger but a HELLO
+// of at most kHelloBytesMax.
 #pragma once
 
 #include "muster/base/error.h"
@@ -25,6 +26,7 @@ inline constexpr MessageType kHello{0x1f0};
 inline constexpr MessageType kWelcome{0x2f1};
 inline constexpr MessageType kRefused{0x2f2};
 inline constexpr MessageType kSignOfLife{0x1f3};
+inline constexpr MessageType kCancel{0x1f4};
 
 inline constexpr std::uint64_t kHelloBytesMax = 4096;
 inline constexpr FrameLimits kHelloLimits{kHelloBytesMax, 0};

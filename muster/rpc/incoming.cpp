@@ -11,6 +11,7 @@ namespace {
 
 // How long a stranger may take to say who it is.
 constexpr Duration kGreetingMax = std::chrono::seconds(10);
+constexpr std::size_t kCancelledMax = 1024;
 
 // In a time that does not depend on where they differ.
 bool are_equal(std::string_view left, std::string_view right) {
@@ -24,14 +25,42 @@ bool are_equal(std::string_view left, std::string_view right) {
 
 }  // namespace
 
+void Cancelled::add(std::int64_t id) {
+  const std::lock_guard lock(mutex_);
+  // Most of these were answered when the word came; the oldest of many certainly were.
+  if (ids_.size() >= kCancelledMax) ids_.erase(ids_.begin());
+  ids_.insert(id);
+  has_any_ = true;
+}
+
+void Cancelled::remove(std::int64_t id) {
+  if (!has_any_) return;
+  const std::lock_guard lock(mutex_);
+  ids_.erase(id);
+}
+
+bool Cancelled::contains(std::int64_t id) const {
+  if (!has_any_) return false;
+  const std::lock_guard lock(mutex_);
+  return ids_.contains(id);
+}
+
 class Incoming::Back final : public Responder::Back {
  public:
   Back(std::shared_ptr<Reception> reception, std::shared_ptr<Link> link,
-       std::shared_ptr<const WorkerInfo> from, std::int64_t id)
-      : reception_(std::move(reception)), link_(std::move(link)), from_(std::move(from)), id_(id) {
+       std::shared_ptr<const WorkerInfo> from, std::shared_ptr<Cancelled> cancelled,
+       std::int64_t id)
+      : reception_(std::move(reception)),
+        link_(std::move(link)),
+        from_(std::move(from)),
+        cancelled_(std::move(cancelled)),
+        id_(id) {
     ++reception_->active_count;
   }
-  ~Back() override { --reception_->active_count; }
+  ~Back() override {
+    cancelled_->remove(id_);
+    --reception_->active_count;
+  }
 
   void respond(Message response) override {
     response.id = id_;
@@ -46,12 +75,13 @@ class Incoming::Back final : public Responder::Back {
     Message refused{MessageType::Exception, id_, encode_failure("", sent.error().message), {}};
     [[maybe_unused]] const auto told = link_->send(std::move(refused));
   }
-  bool is_cancelled() const override { return link_->is_lost(); }
+  bool is_cancelled() const override { return link_->is_lost() || cancelled_->contains(id_); }
 
  private:
   std::shared_ptr<Reception> reception_;
   std::shared_ptr<Link> link_;
   std::shared_ptr<const WorkerInfo> from_;
+  std::shared_ptr<Cancelled> cancelled_;
   std::int64_t id_;
 };
 
@@ -73,11 +103,13 @@ Incoming::~Incoming() { link_->close(); }
 void Incoming::on_message(Link& link, Message message) {
   if (!from_) return greet(link, message);
   if (message.type == kSignOfLife) return;
+  if (message.type == kCancel) return cancelled_->add(message.id);
   if (!is_request(message.type)) return link.give_up("it sent an answer where requests belong");
   const std::int64_t id = message.id;
   reception_->handler->on_request(
       {std::move(message), from_,
-       Responder(std::make_unique<Back>(reception_, link.shared_from_this(), from_, id))});
+       Responder(
+           std::make_unique<Back>(reception_, link.shared_from_this(), from_, cancelled_, id))});
 }
 
 void Incoming::greet(Link& link, const Message& message) {

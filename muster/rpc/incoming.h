@@ -13,6 +13,8 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -30,6 +32,20 @@ struct Reception {
   LinkOptions link;
   std::atomic<bool> is_open = true;            // once it is not, nothing is answered any more
   std::atomic<std::int64_t> active_count = 0;  // requests that are not answered
+};
+
+// The requests of one connection for which nobody waits any more; those that it has heard of. Any
+// thread.
+class Cancelled {
+ public:
+  void add(std::int64_t id);
+  void remove(std::int64_t id);
+  bool contains(std::int64_t id) const;
+
+ private:
+  std::atomic<bool> has_any_ = false;
+  mutable std::mutex mutex_;
+  std::set<std::int64_t> ids_;
 };
 
 class Incoming final : public LinkEvents {
@@ -53,6 +69,7 @@ class Incoming final : public LinkEvents {
   std::string where_;
   std::function<void()> ended_;
   std::shared_ptr<Link> link_;
+  std::shared_ptr<Cancelled> cancelled_ = std::make_shared<Cancelled>();
   std::shared_ptr<const WorkerInfo> from_;  // once it has said so
   const TimePoint opened_at_;
   TimePoint heard_at_;

@@ -1,5 +1,6 @@
 #include "muster/rpc/network_agent.h"
 
+#include "muster/rpc/own_address.h"
 #include "tests/rpc/cluster.h"
 
 #include <gtest/gtest.h>
@@ -437,6 +438,35 @@ TEST_P(NetworkAgentTest, RefusesStrangers) {
     }
     EXPECT_LE(got, 0);
   }
+  EXPECT_EQ(workers[0]->call<Add>("worker1", "add", 1, 2).value(), 3);
+}
+
+TEST_P(NetworkAgentTest, TellsAFunctionThatNobodyWaitsForItAnyMore) {
+  start(2);
+  Gate over;
+  std::atomic<bool> knew = false;
+  ASSERT_TRUE(workers[1]->functions.add("work", [&] {
+    const TimePoint deadline = SystemClock().now() + 60s;
+    while (!is_cancelled() && SystemClock().now() < deadline) std::this_thread::yield();
+    knew = is_cancelled();
+    over.open();
+  }));
+  EXPECT_FALSE(is_cancelled()) << "not in a function";
+  EXPECT_EQ(workers[0]->async<void()>("worker1", 0.02, "work").wait().error().kind,
+            CallErrorKind::Timeout);
+  ASSERT_TRUE(over.pass());
+  EXPECT_TRUE(knew);
+  EXPECT_EQ(workers[0]->call<Add>("worker1", "add", 1, 2).value(), 3);
+}
+
+TEST_P(NetworkAgentTest, ReachesWorkersByIpv6) {
+  if (!address_towards({"::1", 1})) GTEST_SKIP() << "not applicable: there is no IPv6 here";
+  const auto choose = [](AgentOptions& options) {
+    options.host = "::1";
+    options.uses_shared_memory = GetParam();
+  };
+  workers = start_static_group(store, 2, choose, add_functions);
+  EXPECT_EQ(workers[0]->agent->address().find("[::1]:"), 0U);
   EXPECT_EQ(workers[0]->call<Add>("worker1", "add", 1, 2).value(), 3);
 }
 

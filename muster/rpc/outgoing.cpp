@@ -68,7 +68,7 @@ void Outgoing::submit(Message request, Duration timeout, TimePoint deadline,
     lock.unlock();
     return around_.calls->refuse(std::move(sink), {CallErrorKind::Unreachable, text, "", false});
   }
-  auto id = around_.calls->start({connection_, deadline, timeout}, sink);
+  auto id = around_.calls->start({connection_, deadline, timeout, weak_from_this()}, sink);
   if (!id) {
     lock.unlock();
     return around_.calls->refuse(std::move(sink), std::move(id.error()));
@@ -117,6 +117,15 @@ void Outgoing::help(const std::function<bool()>& done) {
 void Outgoing::slept(Duration total) {
   const std::lock_guard lock(mutex_);
   spin_.came(total, false);
+}
+
+void Outgoing::timed_out(CallId id) {
+  std::unique_lock lock(mutex_);
+  const std::shared_ptr<Link> link = link_;
+  lock.unlock();
+  // Best effort: the function may look whether anybody waits for it.
+  if (link) [[maybe_unused]]
+    const auto sent = link->send({kCancel, id, "", {}});
 }
 
 // ---- connecting ---------------------------------------------------------------------------------

@@ -48,6 +48,7 @@ struct Surroundings {
 
 class Outgoing final : public LinkEvents,
                        public internal::Helper,
+                       public CallCarrier,
                        public std::enable_shared_from_this<Outgoing> {
  public:
   Outgoing(const Surroundings& around, WorkerInfo self, std::uint64_t self_incarnation,
@@ -58,6 +59,7 @@ class Outgoing final : public LinkEvents,
               std::unique_ptr<CallSink> sink);
   void help(const std::function<bool()>& done) override;
   void slept(Duration total) override;
+  void timed_out(CallId id) override;
 
   // It was started again somewhere else, or is the same.
   void update(const Member& member);
