@@ -182,7 +182,7 @@ Task<Made> inspect_tcp(net::EpollLoop& loop, Machine& machine, Random& random,
                                                 *timeout);
   }
   std::shared_ptr<store::TcpStore> store = std::move(*client);
-  auto backend = make_store_backend(*store, random, parameters.run_id);
+  auto backend = make_store_backend(loop, *store, random, parameters.run_id);
   co_return std::make_unique<SharedInspector>(loop, std::move(store), std::move(backend), random);
 }
 
@@ -196,7 +196,7 @@ Made inspect_file(net::EpollLoop& loop, Random& random, const Parameters& parame
   auto made = store::make_file_store(loop, random, std::move(options));
   if (!made) return fail(std::move(made.error()));
   std::shared_ptr<store::Store> store = std::move(*made);
-  auto backend = make_store_backend(*store, random, parameters.run_id);
+  auto backend = make_store_backend(loop, *store, random, parameters.run_id);
   return std::make_unique<SharedInspector>(loop, std::move(store), std::move(backend), random);
 }
 

@@ -107,7 +107,8 @@ void drive_over_store(Environment& environment, std::shared_ptr<void> owner, sto
   };
   auto foundation = std::make_shared<Foundation>();
   foundation->owner = owner;
-  foundation->backend = make_store_backend(store, environment.random, parts.settings.run_id);
+  foundation->backend =
+      make_store_backend(environment.loop, store, environment.random, parts.settings.run_id);
   SharedDriverOptions options;
   options.report = reporter(environment, parts);
   parts.driver = make_shared_driver(environment.loop, environment.random, *foundation->backend,

@@ -22,6 +22,8 @@ using rendezvous::Sign;
 using rendezvous::Stored;
 using rendezvous::Token;
 using rendezvous::Turnstile;
+using rendezvous::Wish;
+using rendezvous::WishMarks;
 using rendezvous::Written;
 
 // More signs than this are read as one range.
@@ -80,9 +82,9 @@ class EtcdBackend final : public rendezvous::Backend {
   Task<Result<>> retire(std::string name) override;
   Task<Result<std::vector<Sign>>> signs(std::vector<std::string> names) override;
   bool has_wishes() const override { return true; }
-  Task<Result<>> wish(std::string name, std::string text) override;
-  Task<Result<>> withdraw(std::string name) override;
-  Task<Result<std::vector<std::string>>> wishes() override;
+  Task<Result<>> wish(std::string name, std::uint64_t number, std::string text) override;
+  Task<Result<>> withdraw(std::string name, std::uint64_t number) override;
+  Task<Result<std::vector<Wish>>> wishes(WishMarks marks) override;
 
  private:
   // Somebody in wait_signal.
@@ -444,7 +446,8 @@ Task<Result<std::vector<Sign>>> EtcdBackend::signs(std::vector<std::string> name
 
 // ---- wishes
 
-Task<Result<>> EtcdBackend::wish(std::string name, std::string text) {
+Task<Result<>> EtcdBackend::wish(std::string name, std::uint64_t number, std::string text) {
+  (void)number;  // their leases say which of them count
   // Without a lease it would outlive its node. It is only a hint: then there is none.
   if (lease_id_ == 0) co_return Result<>();
   Txn txn;
@@ -455,7 +458,8 @@ Task<Result<>> EtcdBackend::wish(std::string name, std::string text) {
   co_return Result<>();
 }
 
-Task<Result<>> EtcdBackend::withdraw(std::string name) {
+Task<Result<>> EtcdBackend::withdraw(std::string name, std::uint64_t number) {
+  (void)number;
   Txn txn;
   txn.success.emplace_back(Delete{wish_prefix() + name});
   const Result<TxnReply> reply = co_await client_.txn(std::move(txn), Client::Repeat::Allowed);
@@ -463,15 +467,16 @@ Task<Result<>> EtcdBackend::withdraw(std::string name) {
   co_return Result<>();
 }
 
-Task<Result<std::vector<std::string>>> EtcdBackend::wishes() {
+Task<Result<std::vector<Wish>>> EtcdBackend::wishes(WishMarks marks) {
+  (void)marks;
   Range range;
   range.key = wish_prefix();
   range.range_end = prefix_end(wish_prefix());
   Result<RangeReply> reply = co_await client_.range_all(std::move(range));
   if (!reply) co_return fail(reply.error());
-  std::vector<std::string> texts;
-  for (KeyValue& kv : reply->kvs) texts.push_back(std::move(kv.value));
-  co_return texts;
+  std::vector<Wish> wishes;
+  for (KeyValue& kv : reply->kvs) wishes.push_back({0, std::move(kv.value)});
+  co_return wishes;
 }
 
 }  // namespace

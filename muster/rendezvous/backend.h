@@ -11,6 +11,7 @@
 #include "muster/base/clock.h"
 #include "muster/base/error.h"
 #include "muster/base/task.h"
+#include "muster/rendezvous/state.h"
 
 #include <cstdint>
 #include <optional>
@@ -42,6 +43,15 @@ struct Sign {
   std::string mark;
 
   friend bool operator==(const Sign&, const Sign&) = default;
+};
+
+// What a node wants.
+struct Wish {
+  std::uint64_t number = 0;
+  // Nothing: its node has taken the number and not said more yet. Empty: it wants nothing any more.
+  std::optional<std::string> text;
+
+  friend bool operator==(const Wish&, const Wish&) = default;
 };
 
 class Backend {
@@ -82,19 +92,33 @@ class Backend {
   virtual Task<Result<std::vector<Sign>>> signs(std::vector<std::string> names) = 0;
 
   // Wishes: what nodes want of the state, made known so that whoever writes it next can grant all
-  // of them at once. Only for backends whose writes are slow. A wish is a hint: it may be lost, and
-  // its node sees to itself then. It is gone when its node's sign of life is.
+  // of them at once. A wish is a hint: it may be lost, and its node sees to itself then.
   virtual bool has_wishes() const { return false; }
-  // Requires: a sign of life was given.
-  virtual Task<Result<>> wish(std::string name, std::string text) {
-    (void)name, (void)text;
+  // Whether wishes have numbers, in the order in which they were made, and the state says which of
+  // them have been dealt with (wishes.h). Otherwise a wish stays until its node withdraws it or its
+  // sign of life is gone, may be granted again and again, and its number is 0.
+  virtual bool has_wish_numbers() const { return false; }
+  // Takes the next number, from 1 on. Only with numbers.
+  virtual Task<Result<std::uint64_t>> take_wish_number() { co_return 0; }
+  // Requires: a sign of life was given; the number is one that was taken.
+  virtual Task<Result<>> wish(std::string name, std::uint64_t number, std::string text) {
+    (void)name, (void)number, (void)text;
     co_return Result<>();
   }
-  virtual Task<Result<>> withdraw(std::string name) {
-    (void)name;
+  virtual Task<Result<>> withdraw(std::string name, std::uint64_t number) {
+    (void)name, (void)number;
     co_return Result<>();
   }
-  virtual Task<Result<std::vector<std::string>>> wishes() { co_return std::vector<std::string>(); }
+  // All that have not been dealt with.
+  virtual Task<Result<std::vector<Wish>>> wishes(WishMarks marks) {
+    (void)marks;
+    co_return std::vector<Wish>();
+  }
+  // Removes the texts of wishes that have been dealt with, which nobody reads any more.
+  virtual Task<void> clear_wishes(std::vector<std::uint64_t> numbers) {
+    (void)numbers;
+    co_return;
+  }
 };
 
 }  // namespace muster::rendezvous

@@ -7,6 +7,7 @@
 #include "muster/rendezvous/state_holder.h"
 #include "muster/rendezvous/status_board.h"
 #include "muster/rendezvous/turnstile.h"
+#include "muster/rendezvous/wishes.h"
 
 #include <fmt/format.h>
 
@@ -22,8 +23,10 @@ namespace {
 constexpr BackoffOptions kReconnectBackoff{std::chrono::milliseconds(50), std::chrono::seconds(2)};
 // Of the pause after a lost write: contenders are guessed to double with every loss, up to this.
 constexpr int kLossesCountedMax = 8;
-// Of signs of life that are read at the same time.
-constexpr std::size_t kBatchesMax = 8;
+// So many nodes write one after the other just as well.
+constexpr std::int64_t kWritersMax = 2;
+// How often a writer looks for the wishes of those who have taken a number.
+constexpr int kLooksMax = 3;
 
 class SharedDriver final : public Driver {
  public:
@@ -42,7 +45,8 @@ class SharedDriver final : public Driver {
 
   Task<Result<Place>> join(TimePoint deadline) override {
     keeping_.cancel_all();
-    if (holder_.state().round == 0) {
+    // Where wishes have an order, nobody gets into the way of others.
+    if (holder_.state().round == 0 && !backend_.has_wish_numbers()) {
       const auto bound = static_cast<std::uint64_t>(options_.jitter_max.count()) + 1;
       const TimePoint start = after(loop_.now(), Duration(random_.below(bound)));
       co_await sleep_until(loop_, start);
@@ -160,14 +164,23 @@ class SharedDriver final : public Driver {
       }
       // A spare that is needed again, whoever saw to that, has the whole time again.
       if (was_spare && !is_spare()) deadline = after(loop_.now(), settings_.timeouts.join);
+      leaves_many_ = is_in_old_round() && holder_.state().world_size > kWritersMax;
       const Action action = decide_and_act(deadline);
-      if (holder_.dirty()) {
-        if (backend_.has_wishes()) {
-          auto granted = co_await answer_by(limit, wish_and_grant());
-          if (!granted) holder_.discard_edits();  // the next turn meets the same trouble
+      const bool wants = holder_.dirty();
+      const bool has_written = *outcome == StateHolder::Outcome::Won;
+      // One that only takes its traces back wishes for nothing.
+      const bool is_late = loop_.now() > deadline;
+      if (crowds_ && !is_late && (wants || (has_written && is_counted_on(action)))) {
+        auto task = wants ? wish_and_grant() : grant_comers(write_time_);
+        auto granted = co_await answer_by(limit, std::move(task));
+        if (!granted) {
+          holder_.discard_edits();
+          auto again = co_await pause_after_failure(granted.error(), failure_count++, deadline);
+          if (!again) co_return fail(std::move(again.error()));
+          continue;
         }
-        continue;
       }
+      if (wants || holder_.dirty()) continue;
       switch (action) {
         case Action::Finish:
           co_return current_place();
@@ -191,29 +204,128 @@ class SharedDriver final : public Driver {
     }
   }
 
-  // Before a write that is slow: makes known what we want, so that others may see to it. Then, if
-  // nobody has, does the same for them.
+  // -- wishes ----------------------------------------------------------------------------------
+
+  // Before a write of many: makes known what we want, so that others may see to it. Then, if nobody
+  // has, does the same for them.
   Task<Result<StateHolder::Outcome>> wish_and_grant() {
-    if (!has_wished_) {
-      const TimePoint began = loop_.now();
-      auto wished = co_await backend_.wish(sign_name(node_), encode(my_wish()));
-      if (!wished) co_return fail(std::move(wished.error()));
-      has_wished_ = true;
-      // Those who came with us are writing their wishes, too.
-      const auto bound = static_cast<std::uint64_t>((loop_.now() - began).count()) * 2 + 1;
-      const TimePoint until = loop_.now() + Duration(random_.below(bound));
-      co_await sleep_until(loop_, until);
-      holder_.discard_edits();
-      holder_.expire_cache();
+    const bool numbered = backend_.has_wish_numbers();
+    // One that was dealt with and did not get us in is used up.
+    if (wish_ && numbered && !is_open(holder_.state().wishes, *wish_)) wish_.reset();
+    if (wish_ && loop_.now() < wish_until_) co_return co_await await_grant();
+    if (wish_) {
+      const auto granted = co_await grant_all();
+      if (!granted) co_return fail(granted.error());
       co_return StateHolder::Outcome::Read;
     }
-    auto wishes = co_await backend_.wishes();
-    if (!wishes) co_return fail(std::move(wishes.error()));
-    for (const std::string& text : *wishes) {
-      const auto wish = decode_hello(text);
-      if (wish && wish->joins && wish->node != node_) grant(*wish);
+    const TimePoint began = loop_.now();
+    std::uint64_t number = 0;
+    if (numbered) {
+      auto taken = co_await backend_.take_wish_number();
+      if (!taken) co_return fail(std::move(taken.error()));
+      number = *taken;
+      wish_ = number;
+      wish_until_ = began;
+      if (number == holder_.state().wishes.taken + 1) {
+        const Duration took = loop_.now() - began;
+        co_return co_await write_first(took);
+      }
     }
+    auto wished = co_await backend_.wish(sign_name(node_), number, encode(my_wish()));
+    if (!wished) co_return fail(std::move(wished.error()));
+    wish_ = number;
+    wish_until_ = loop_.now() + patience_for(number, loop_.now() - began);
+    co_return co_await await_grant();
+  }
+
+  // Nobody is before us. But if nothing can come of it without many others, they may be on their
+  // way, and a moment costs nothing.
+  Task<Result<StateHolder::Outcome>> write_first(Duration moment) {
+    State& state = holder_.edit();
+    state.wishes.taken = *wish_;
+    const bool needs_many = settings_.min_nodes > kWritersMax && !state.complete;
+    if (!needs_many && !leaves_many_) co_return StateHolder::Outcome::Read;
+    const TimePoint until = loop_.now() + moment;
+    co_await sleep_until(loop_, until);
+    co_return co_await grant_comers(moment);
+  }
+
+  Task<Result<StateHolder::Outcome>> await_grant() {
+    holder_.discard_edits();
+    if (backend_.has_wish_numbers()) {
+      const TimePoint until = std::min(wish_until_, next_care_);
+      auto waited = co_await backend_.wait_signal(holder_.token(), false, until);
+      if (!waited) co_return fail(std::move(waited.error()));
+    } else {
+      co_await sleep_until(loop_, wish_until_);
+    }
+    holder_.expire_cache();
     co_return StateHolder::Outcome::Read;
+  }
+
+  // How long others may take to grant our wish, which took so long to make.
+  Duration patience_for(std::uint64_t number, Duration took) {
+    // Those who came with us are making their wishes, too.
+    const auto bound = static_cast<std::uint64_t>(took.count()) * 2 + 1;
+    const Duration jitter = Duration(random_.below(bound));
+    if (number == 0) return jitter;
+    // A write, with the reading of all wishes before it, takes several times as long; and if nobody
+    // does it, those who came first are the first to see to it.
+    const std::uint64_t taken = holder_.state().wishes.taken;
+    const std::uint64_t ahead = number > taken ? number - taken : 1;
+    return took * static_cast<std::int64_t>(16 + 2 * std::min(ahead, kWishesReadMax)) + jitter;
+  }
+
+  // Does in our copy what all who have wished for something want. Returns the last number of those
+  // who have taken one and not said yet what they want; 0 if there are none.
+  Task<Result<std::uint64_t>> grant_all() {
+    auto wishes = co_await backend_.wishes(holder_.state().wishes);
+    if (!wishes) co_return fail(std::move(wishes.error()));
+    std::uint64_t last_missing = 0;
+    for (Wish& wish : *wishes) {
+      // Ours we see to ourselves.
+      if (wish.number != 0 && wish_ == wish.number) wish.text = "";
+      if (!wish.text) last_missing = wish.number;
+    }
+    WishMarks marks = holder_.state().wishes;
+    const std::vector<Wish> taken = take_wishes(std::move(*wishes), marks);
+    if (taken.empty()) co_return last_missing;
+    State& state = holder_.edit();
+    state.wishes = std::move(marks);
+    for (const Wish& wish : taken) {
+      if (wish.number != 0) granted_.push_back(wish.number);
+      const auto hello = decode_hello(*wish.text);
+      if (hello && hello->joins && hello->node != node_) grant(*hello, loop_.now(), state);
+    }
+    co_return last_missing;
+  }
+
+  // After a write of ours, those who came meanwhile count on us, since they saw that somebody was
+  // before them. When all is done, they have time.
+  bool is_counted_on(Action next) const {
+    return backend_.has_wish_numbers() && (next == Action::Sync || next == Action::KeepAlive);
+  }
+
+  // Grants all wishes, also of those who are still making them.
+  Task<Result<StateHolder::Outcome>> grant_comers(Duration moment) {
+    // Those who were missing before have died, or see to themselves by now.
+    const std::uint64_t seen = holder_.state().wishes.taken;
+    for (int look = 1;; ++look) {
+      const auto last_missing = co_await grant_all();
+      if (!last_missing) co_return fail(last_missing.error());
+      if (*last_missing <= seen || look == kLooksMax) co_return StateHolder::Outcome::Read;
+      const TimePoint until = loop_.now() + moment;
+      co_await sleep_until(loop_, until);
+    }
+  }
+
+  // So that nobody does for us what we no longer want.
+  Task<void> withdraw_wish() {
+    if (!wish_) co_return;
+    const bool is_over = backend_.has_wish_numbers() && !is_open(holder_.state().wishes, *wish_);
+    const std::uint64_t number = *wish_;
+    wish_.reset();
+    if (!is_over) (void)co_await backend_.withdraw(sign_name(node_), number);
   }
 
   Hello my_wish() const {
@@ -224,23 +336,6 @@ class SharedDriver final : public Driver {
     wish.settings = settings_;
     wish.place = place_;
     return wish;
-  }
-
-  // Does for another node what it would do itself.
-  void grant(const Hello& wish) {
-    State& state = holder_.edit();
-    if (!check_limits(state, wish.settings)) return;
-    const TimePoint now = loop_.now();
-    const bool is_in_old_round =
-        wish.place && wish.place->id == current_round() && state.participants.contains(wish.node);
-    if (is_in_old_round) {
-      apply(Action::RemoveFromParticipants, wish.node, wish.settings, now, state);
-    }
-    for (;;) {
-      const Action action = decide_join({state, wish.settings, wish.node, now, kNever});
-      if (!changes_state(action)) return;
-      apply(action, wish.node, wish.settings, now, state);
-    }
   }
 
   // Carries out decisions on our copy until the next one needs what others say. Returns that one.
@@ -366,6 +461,9 @@ class SharedDriver final : public Driver {
   // Takes this node out of all lists.
   Task<Result<>> run_leave(TimePoint deadline) {
     int loss_count = 0;
+    std::optional<std::uint64_t> wish;
+    if (backend_.has_wish_numbers()) wish = wish_;
+    co_await withdraw_wish();
     for (;;) {
       auto outcome = co_await sync_and_report();
       if (!outcome) co_return fail(std::move(outcome.error()));
@@ -380,6 +478,11 @@ class SharedDriver final : public Driver {
         act(Action::RemoveFromWaitList);
       } else if (state.redundancy_list.contains(node_)) {
         act(Action::RemoveFromRedundancyList);
+      } else if (wish && is_open(state.wishes, *wish)) {
+        // Somebody may have read it before it was withdrawn; after a write it cannot be granted.
+        wish.reset();
+        auto granted = co_await grant_all();
+        if (!granted) co_return fail(std::move(granted.error()));
       } else {
         break;
       }
@@ -410,7 +513,7 @@ class SharedDriver final : public Driver {
   // Gives signs of life and reads the news, until it is cancelled.
   Task<void> keep() {
     int failure_count = 0;
-    if (std::exchange(has_wished_, false)) (void)co_await backend_.withdraw(sign_name(node_));
+    co_await withdraw_wish();
     bool is_fresh = true;  // what the join has read
     for (;;) {
       Result<> kept;
@@ -484,7 +587,7 @@ class SharedDriver final : public Driver {
       std::vector<std::string> names;
       for (const Node& node : nodes) names.push_back(sign_name(node));
       if (!names.empty()) {
-        auto signs = co_await read_signs(std::move(names));
+        auto signs = co_await backend_.signs(std::move(names));
         if (!signs) co_return fail(std::move(signs.error()));
         sightings_.note(nodes, *signs, backend_.has_leases(), loop_.now());
         holder_.drop_silent();
@@ -500,48 +603,13 @@ class SharedDriver final : public Driver {
     co_return outcome;
   }
 
-  using Signs = Result<std::vector<Sign>>;
-
-  // Several at once, where they are read one by one: a store may be far away.
-  Task<Signs> read_signs(std::vector<std::string> names) {
-    if (backend_.has_leases()) co_return co_await backend_.signs(std::move(names));
-    struct Batch {
-      std::vector<std::string> names;
-      std::optional<Signs> signs;
-    };
-    std::vector<Batch> batches(std::min(names.size(), kBatchesMax));
-    std::size_t taken = 0;
-    for (std::size_t index = 0; index < batches.size(); ++index) {
-      const std::size_t end = names.size() * (index + 1) / batches.size();
-      for (; taken < end; ++taken) batches[index].names.push_back(std::move(names[taken]));
-    }
-    std::size_t left = batches.size();
-    Oneshot<bool> done(loop_);
-    TaskScope scope;
-    for (Batch& batch : batches) {
-      scope.start(read_batch(backend_, std::move(batch.names), batch.signs, left, done));
-    }
-    co_await done;
-    std::vector<Sign> all;
-    for (Batch& batch : batches) {
-      if (!*batch.signs) co_return fail(std::move(batch.signs->error()));
-      for (Sign& sign : **batch.signs) all.push_back(std::move(sign));
-    }
-    co_return all;
-  }
-  static Task<void> read_batch(Backend& backend, std::vector<std::string> names,
-                               std::optional<Signs>& signs, std::size_t& left,
-                               Oneshot<bool>& done) {
-    signs = co_await backend.signs(std::move(names));
-    if (--left == 0) done.set(true);
-  }
-
   Task<Result<StateHolder::Outcome>> sync_and_report() {
     const bool writes = holder_.dirty();
     if (writes) advance_late(settings_, loop_.now(), holder_.edit());
     const TimePoint began = loop_.now();
     auto outcome = co_await holder_.sync();
     if (writes) write_time_ = loop_.now() - began;
+    if (writes && outcome) clear_wishes(*outcome == StateHolder::Outcome::Won);
     if (writes && outcome && options_.report) {
       const bool won = *outcome == StateHolder::Outcome::Won;
       options_.report(NodeState::Running,
@@ -549,6 +617,14 @@ class SharedDriver final : public Driver {
                                   won ? "wrote" : "had a stale copy of", holder_.state().round));
     }
     co_return outcome;
+  }
+
+  // Those that we have granted are of no use to anybody, unless the write was lost.
+  void clear_wishes(bool won) {
+    if (!won) granted_.clear();
+    const WishMarks& marks = holder_.state().wishes;
+    std::erase_if(granted_, [&](std::uint64_t number) { return is_open(marks, number); });
+    if (!granted_.empty()) cleaning_.start(backend_.clear_wishes(std::exchange(granted_, {})));
   }
 
   void update_board() {
@@ -576,9 +652,15 @@ class SharedDriver final : public Driver {
   std::optional<Place> place_;  // what the last join returned
   std::optional<TimePoint> known_at_;
   Duration write_time_ = Duration::zero();  // how long the last one took
-  bool has_wished_ = false;                 // and has not taken it back
+  // Whether more nodes may come than can write one after the other just as well.
+  const bool crowds_ = backend_.has_wishes() && settings_.max_nodes > kWritersMax;
+  std::optional<std::uint64_t> wish_;   // the number of the one we have made
+  TimePoint wish_until_;                // and how long others may take to grant it
+  std::vector<std::uint64_t> granted_;  // in our copy
+  bool leaves_many_ = false;            // what we want is to leave a round of many
   TimePoint next_care_;
   TimePoint next_look_;
+  TaskScope cleaning_;
   TaskScope keeping_;  // last: its task uses the rest
 };
 

@@ -3,9 +3,9 @@
 // For stores that are not Muster's own: one hosted by PyTorch, etcd, a shared file. A node reads
 // the state, decides, changes its copy and writes it back with the token of what it read; whoever
 // loses the race decides anew on the winner's state. What keeps a crowd from trampling itself:
-// several decisions in a row are one write; a lost write is followed by a random pause that grows
-// with the number of contenders; waiting is for signals, which only changes that matter give; signs
-// of life are keys of their own.
+// several decisions in a row are one write; one writes for all who have made known what they want
+// (wishes.h); a lost write is followed by a random pause that grows with the number of contenders;
+// waiting is for signals, which only changes that matter give; signs of life are keys of their own.
 //
 // Owned by a DynamicHandler, on its loop.
 #pragma once

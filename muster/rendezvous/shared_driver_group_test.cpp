@@ -465,59 +465,5 @@ TEST_F(SharedDriverTest, HasOneCallAtATimeAtTheStore) {
   EXPECT_TRUE(stored().closed);
 }
 
-// What each of them would write alone, one writes for all who have said what they want.
-TEST_F(SharedDriverTest, GrantsTheWishesOfAllWhoCameTogetherWithAFewWrites) {
-  run.has_wishes = true;
-  constexpr std::int64_t kCount = 30;
-  for (std::int64_t index = 0; index < kCount; ++index) {
-    add(fmt::format("n{:02}", index), limits(kCount, kCount)).backend.delay =
-        10ms + index % 7 * 1ms;
-  }
-  for (int round = 0; round < 2; ++round) {
-    const std::uint64_t version = run.version();
-    for (const auto& peer : peers_) peer->join();
-    ASSERT_TRUE(loop.run_until(
-        [&] {
-          return std::all_of(peers_.begin(), peers_.end(),
-                             [](const auto& peer) { return peer->place.has_value(); });
-        },
-        loop.now() + 5min));
-    std::set<std::int64_t> ranks;
-    for (const auto& peer : peers_) {
-      ASSERT_TRUE(peer->joined()) << peer->place->error().message;
-      EXPECT_EQ((*peer->place)->id.round, static_cast<std::uint64_t>(round));
-      EXPECT_EQ((*peer->place)->world_size, kCount);
-      ranks.insert((*peer->place)->rank);
-    }
-    EXPECT_EQ(ranks.size(), peers_.size());
-    EXPECT_LT(run.version() - version, std::uint64_t{kCount} / 2);
-    loop.advance(1s);
-    EXPECT_TRUE(run.wishes.empty());
-  }
-}
-
-TEST_F(SharedDriverTest, SeesToItselfWhenItsWishIsLost) {
-  run.has_wishes = true;
-  Peer& a = add("a", limits(2, 2));
-  Peer& b = add("b", limits(2, 2));
-  a.backend.before_set = b.backend.before_set = [this] { run.wishes.clear(); };
-  join_all({&a, &b});
-}
-
-TEST_F(SharedDriverTest, DoesNotGrantAWishThatDoesNotFitInOrCannotBeRead) {
-  run.has_wishes = true;
-  Hello other;
-  other.run_id = "run";
-  other.joins = true;
-  other.node = node("x");
-  other.settings = limits(1, 9);
-  run.wishes["x"] = encode(other);
-  run.wishes["y"] = "junk";
-  Peer& a = add("a", limits(2, 2));
-  Peer& b = add("b", limits(2, 2));
-  join_all({&a, &b});
-  EXPECT_FALSE(stored().participants.contains(node("x")));
-}
-
 }  // namespace
 }  // namespace muster::rendezvous

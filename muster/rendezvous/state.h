@@ -26,6 +26,16 @@
 
 namespace muster::rendezvous {
 
+// Which wishes (wishes.h) have been dealt with: those up to `taken`, except those whose node had a
+// number but had not yet said what it wants when they were read. It is written together with what
+// they were granted, so nobody can grant one twice.
+struct WishMarks {
+  std::uint64_t taken = 0;
+  std::set<std::uint64_t> missing;
+
+  friend bool operator==(const WishMarks&, const WishMarks&) = default;
+};
+
 struct State {
   // Drawn by the first node of the run. A store that lost everything and began again gives another
   // one, so that (birth, round) never names two groups.
@@ -44,6 +54,7 @@ struct State {
   // is how observers know one from the next.
   std::optional<TimePoint> deadline;
   std::uint64_t last_call_count = 0;
+  WishMarks wishes;
 
   std::map<Node, std::int64_t> participants;  // the rank is 0 until the round completes
   std::set<Node> wait_list;                   // late nodes, for whom there is to be a new round

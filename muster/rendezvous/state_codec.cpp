@@ -1,5 +1,7 @@
 #include "muster/rendezvous/state_codec.h"
 
+#include "muster/rendezvous/wishes.h"
+
 #include <fmt/format.h>
 
 #include <cstdint>
@@ -10,7 +12,7 @@ namespace muster::rendezvous {
 namespace {
 
 constexpr std::string_view kMagic = "MusterRV";
-constexpr std::uint32_t kFormatVersion = 1;
+constexpr std::uint32_t kFormatVersion = 2;
 
 constexpr std::uint8_t kComplete = 1;
 constexpr std::uint8_t kClosed = 2;
@@ -76,6 +78,19 @@ bool are_disjoint(const State& state) {
   return true;
 }
 
+bool get_wishes(wire::Reader& reader, WishMarks& wishes) {
+  wishes.taken = reader.integer<std::uint64_t>();
+  const std::size_t count = reader.integer<std::uint32_t>();
+  if (count > kWishesMissingMax) return false;
+  for (std::size_t index = 0; index < count; ++index) {
+    const auto number = reader.integer<std::uint64_t>();
+    const bool in_order = wishes.missing.empty() || number > *wishes.missing.rbegin();
+    if (!in_order || number == 0 || number > wishes.taken) return false;
+    wishes.missing.insert(wishes.missing.end(), number);
+  }
+  return !reader.failed();
+}
+
 // What is wrong with the numbers; empty if nothing is.
 std::string_view judge(const State& state) {
   const auto size = static_cast<std::int64_t>(state.participants.size());
@@ -139,6 +154,9 @@ std::string encode(const State& state) {
   wire::put(out, state.max_nodes);
   wire::put(out, state.world_size);
   wire::put(out, state.last_call_count);
+  wire::put(out, state.wishes.taken);
+  put_count(out, state.wishes.missing.size());
+  for (const std::uint64_t number : state.wishes.missing) wire::put(out, number);
   put_count(out, state.participants.size());
   for (const auto& [node, rank] : state.participants) {
     put_node(out, node);
@@ -181,6 +199,7 @@ Result<State> decode(std::string_view bytes) {
   state.lost = (flags & kLost) != 0;
   if ((flags & kInLastCall) != 0) state.deadline = TimePoint::min();
 
+  if (!get_wishes(reader, state.wishes)) return corrupt("its wishes are damaged");
   if (!get_members(reader, state.participants) || !get_nodes(reader, state.wait_list) ||
       !get_nodes(reader, state.redundancy_list)) {
     return corrupt("its lists of nodes are damaged");

@@ -1,11 +1,13 @@
 // The State as bytes: Muster's own format, with a magic number and a version.
 //
 //   "MusterRV"  8 bytes
-//   u32         format version, 1
+//   u32         format version, 2
 //   u64         birth, round
 //   u8          flags: 1 complete, 2 closed, 4 lost, 8 in last call
 //   i64         min_nodes, max_nodes, world_size
 //   u64         last_call_count
+//   u64         the number of the last wish that was dealt with
+//   u32 count, then u64                    wishes before it that were not, in order
 //   u32 count, then node and i64 rank      participants, in order
 //   u32 count, then node                   wait list, in order
 //   u32 count, then node                   redundancy list, in order

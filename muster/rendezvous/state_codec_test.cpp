@@ -1,6 +1,7 @@
 #include "muster/rendezvous/state_codec.h"
 
 #include "muster/rendezvous/rules.h"
+#include "muster/rendezvous/wishes.h"
 #include "tests/rendezvous/states.h"
 
 #include <gtest/gtest.h>
@@ -37,6 +38,7 @@ State full_round() {
   state.max_nodes = 3;
   state.world_size = 3;
   state.last_call_count = 2;
+  state.wishes = {9, {4, 8}};
   state.participants = {{node("a"), 0}, {{"b", -5, 6, 0xFFFFFFFFFFFFFFFF}, 2}};
   state.wait_list = {node("w")};
   state.redundancy_list = {node(""), node("\xC3\xBC\n")};
@@ -95,12 +97,14 @@ TEST(StateCodec, HasTheseBytes) {
   state.max_nodes = 2;
   state.world_size = 2;
   state.last_call_count = 4;
+  state.wishes = {6, {5}};
   state.participants = {{{"h", 258, 2, 9}, 1}};
   state.redundancy_list = {{"r", 1, 0, 5}};
-  EXPECT_EQ(encode(state), bytes_of("4d75737465725256 01000000"
+  EXPECT_EQ(encode(state), bytes_of("4d75737465725256 02000000"
                                     "0807060504030201 0300000000000000 05"
                                     "0100000000000000 0200000000000000 0200000000000000"
                                     "0400000000000000"
+                                    "0600000000000000 01000000 0500000000000000"
                                     "01000000"
                                     "01000000 68 0201000000000000 0200000000000000"
                                     "0900000000000000 0100000000000000"
@@ -116,8 +120,8 @@ TEST(StateCodec, SaysWhatIsWrongWithBytesThatAreNone) {
   expect_corrupt("MusterR", "not written by Muster");
   expect_corrupt("MusterRV", "cut short");
   std::string other = encode(full_round());
-  other[8] = 2;
-  expect_corrupt(other, "it has format 2");
+  other[8] = 3;
+  expect_corrupt(other, "it has format 3");
 }
 
 TEST(StateCodec, RefusesEveryPrefixAndEveryAddition) {
@@ -185,6 +189,25 @@ TEST(StateCodec, RefusesAStateThatCannotBe) {
     state.participants[node("a")] = 0;
     state.deadline = TimePoint();
   });
+}
+
+TEST(StateCodec, RefusesWishesThatCannotBe) {
+  State state = full_round();
+  for (const WishMarks& marks : {WishMarks{3, {4}}, WishMarks{3, {0}}}) {
+    state.wishes = marks;
+    expect_corrupt(encode(state), "wishes are damaged");
+  }
+  state.wishes = {1000, {}};
+  for (std::uint64_t number = 1; number <= kWishesMissingMax; ++number) {
+    state.wishes.missing.insert(number);
+  }
+  EXPECT_EQ(*decode(encode(state)), without_times(state));
+  state.wishes.missing.insert(kWishesMissingMax + 1);
+  expect_corrupt(encode(state), "wishes are damaged");
+  state.wishes = {9, {4, 8}};
+  std::string bytes = encode(state);
+  bytes[bytes.find('\x08', 70)] = 4;  // the second of the two is that of the first
+  expect_corrupt(bytes, "wishes are damaged");
 }
 
 TEST(StateCodec, RefusesNodesThatAreNotInOrder) {

@@ -56,8 +56,10 @@ Task<Result<StateHolder::Outcome>> StateHolder::sync() {
     if (!written) co_return fail(std::move(written.error()));
     if (!*written) {
       // The state is gone: the next write creates it anew, from our copy. That may be an old one,
-      // and the rounds it leads to must not be taken for those that came of it before.
+      // and the rounds it leads to must not be taken for those that came of it before. Nor is
+      // anything known of the wishes in what is a new store.
       state_.birth = random_.next() | 1;
+      state_.wishes = {};
       token_.reset();
       last_sync_ = loop_.now();
       co_return Outcome::Lost;

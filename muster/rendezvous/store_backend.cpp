@@ -1,10 +1,14 @@
 #include "muster/rendezvous/store_backend.h"
 
 #include "muster/base/assert.h"
+#include "muster/base/task.h"
+#include "muster/rendezvous/wishes.h"
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
+#include <cstddef>
 #include <cstdint>
 #include <string_view>
 #include <utility>
@@ -17,6 +21,8 @@ constexpr std::string_view kPointerMagic = "muster-rendezvous-1";
 constexpr std::uint64_t kSignalsKept = 64;
 // Every attempt means that somebody has written meanwhile.
 constexpr int kReadAttemptsMax = 100;
+// Of keys that are read at the same time.
+constexpr std::size_t kBatchesMax = 8;
 
 // The pointer: "muster-rendezvous-1 <version> <signals> <write id>".
 struct Pointer {
@@ -52,8 +58,11 @@ std::optional<Pointer> parse_pointer(std::string_view text) {
 
 class StoreBackend final : public Backend {
  public:
-  StoreBackend(store::Store& store, Random& random, std::string run_id)
-      : store_(store), random_(random), key_("muster.rendezvous." + std::move(run_id)) {}
+  StoreBackend(Loop& loop, store::Store& store, Random& random, std::string run_id)
+      : loop_(loop),
+        store_(store),
+        random_(random),
+        key_("muster.rendezvous." + std::move(run_id)) {}
 
   Task<Result<std::optional<Stored>>> get_state() override {
     auto pointer = co_await store_.try_get(key_);
@@ -137,13 +146,55 @@ class StoreBackend final : public Backend {
   }
 
   Task<Result<std::vector<Sign>>> signs(std::vector<std::string> names) override {
+    std::vector<std::string> keys;
+    for (const std::string& name : names) keys.push_back(sign_key(name));
+    auto values = co_await read_all(std::move(keys));
+    if (!values) co_return unreachable(values.error());
     std::vector<Sign> signs;
-    for (const std::string& name : names) {
-      auto value = co_await store_.try_get(sign_key(name));
-      if (!value) co_return unreachable(value.error());
-      signs.push_back({value->has_value(), value->value_or("")});
+    for (std::optional<std::string>& value : *values) {
+      signs.push_back({value.has_value(), std::move(value).value_or("")});
     }
     co_return signs;
+  }
+
+  bool has_wishes() const override { return true; }
+  bool has_wish_numbers() const override { return true; }
+
+  Task<Result<std::uint64_t>> take_wish_number() override {
+    const auto number = co_await store_.add(wish_count_key(), 1);
+    if (!number) co_return unreachable(number.error());
+    co_return static_cast<std::uint64_t>(*number);
+  }
+
+  Task<Result<>> wish(std::string name, std::uint64_t number, std::string text) override {
+    (void)name;
+    auto done = co_await store_.set(wish_key(number), std::move(text));
+    if (!done) co_return unreachable(done.error());
+    co_return Result<>();
+  }
+
+  // Not by removing it: that would look as if the node were yet to say what it wants.
+  Task<Result<>> withdraw(std::string name, std::uint64_t number) override {
+    return wish(std::move(name), number, "");
+  }
+
+  Task<Result<std::vector<Wish>>> wishes(WishMarks marks) override {
+    const auto given = co_await store_.add(wish_count_key(), 0);
+    if (!given) co_return unreachable(given.error());
+    const auto numbers = open_wishes(marks, static_cast<std::uint64_t>(*given));
+    std::vector<std::string> keys;
+    for (const std::uint64_t number : numbers) keys.push_back(wish_key(number));
+    auto values = co_await read_all(std::move(keys));
+    if (!values) co_return unreachable(values.error());
+    std::vector<Wish> wishes;
+    for (std::size_t index = 0; index < numbers.size(); ++index) {
+      wishes.push_back({numbers[index], std::move((*values)[index])});
+    }
+    co_return wishes;
+  }
+
+  Task<void> clear_wishes(std::vector<std::uint64_t> numbers) override {
+    for (const std::uint64_t number : numbers) (void)co_await store_.delete_key(wish_key(number));
   }
 
  private:
@@ -155,6 +206,66 @@ class StoreBackend final : public Backend {
   }
   std::string sign_key(const std::string& name) const {
     return fmt::format("{}/alive/{}", key_, name);
+  }
+
+  std::string wish_count_key() const { return key_ + "/wish/count"; }
+  std::string wish_key(std::uint64_t number) const {
+    return fmt::format("{}/wish/{}", key_, number);
+  }
+
+  using Values = Result<std::vector<std::optional<std::string>>>;
+
+  // Several keys at once: a store may be far away, and not every one can be asked for many keys.
+  Task<Values> read_all(std::vector<std::string> keys) {
+    struct Batch {
+      std::vector<std::string> keys;
+      Values values;
+    };
+    std::vector<Batch> batches(std::min(keys.size(), kBatchesMax));
+    std::size_t taken = 0;
+    for (std::size_t index = 0; index < batches.size(); ++index) {
+      const std::size_t end = keys.size() * (index + 1) / batches.size();
+      for (; taken < end; ++taken) batches[index].keys.push_back(std::move(keys[taken]));
+    }
+    std::size_t left = batches.size();
+    Oneshot<bool> done(loop_);
+    if (left == 0) done.set(true);
+    TaskScope scope;
+    for (Batch& batch : batches) {
+      scope.start(read_batch(std::move(batch.keys), batch.values, left, done));
+    }
+    co_await done;
+    std::vector<std::optional<std::string>> all;
+    for (Batch& batch : batches) {
+      if (!batch.values) co_return fail(std::move(batch.values.error()));
+      for (auto& value : *batch.values) all.push_back(std::move(value));
+    }
+    co_return all;
+  }
+  Task<void> read_batch(std::vector<std::string> keys, Values& values, std::size_t& left,
+                        Oneshot<bool>& done) {
+    values = co_await read_batch_now(std::move(keys));
+    if (--left == 0) done.set(true);
+  }
+  Task<Values> read_batch_now(std::vector<std::string> keys) {
+    std::vector<std::optional<std::string>> values;
+    // To ask for each whether it is there takes twice as long, and almost always all of them are.
+    const auto all_there = co_await store_.check(keys);
+    if (!all_there) co_return fail(all_there.error());
+    if (*all_there) {
+      auto found = co_await store_.multi_get(keys, loop_.now());
+      if (found) {
+        for (std::string& value : *found) values.emplace_back(std::move(value));
+        co_return values;
+      }
+      if (found.error().kind != ErrorKind::Timeout) co_return fail(std::move(found.error()));
+    }
+    for (const std::string& key : keys) {
+      auto value = co_await store_.try_get(key);
+      if (!value) co_return fail(std::move(value.error()));
+      values.push_back(std::move(*value));
+    }
+    co_return values;
   }
 
   static tl::unexpected<Error> unreachable(const Error& error) {
@@ -206,6 +317,7 @@ class StoreBackend final : public Backend {
     }
   }
 
+  Loop& loop_;
   store::Store& store_;
   Random& random_;
   const std::string key_;
@@ -213,10 +325,10 @@ class StoreBackend final : public Backend {
 
 }  // namespace
 
-std::unique_ptr<Backend> make_store_backend(store::Store& store, Random& random,
+std::unique_ptr<Backend> make_store_backend(Loop& loop, store::Store& store, Random& random,
                                             std::string run_id) {
   MUSTER_ASSERT(!run_id.empty());
-  return std::make_unique<StoreBackend>(store, random, std::move(run_id));
+  return std::make_unique<StoreBackend>(loop, store, random, std::move(run_id));
 }
 
 }  // namespace muster::rendezvous

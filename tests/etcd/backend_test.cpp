@@ -172,27 +172,27 @@ TEST_F(EtcdBackend, WakesOncePerLossAndOnlyThoseWhoWantToKnow) {
 TEST_F(EtcdBackend, ShowsEverybodysWishesUntilTheyAreWithdrawn) {
   ASSERT_TRUE(loop_.block_on(a_->beat("n1", 60s)));
   ASSERT_TRUE(loop_.block_on(b_->beat("n2", 60s)));
-  ASSERT_TRUE(loop_.block_on(a_->wish("n1", "one")));
-  ASSERT_TRUE(loop_.block_on(b_->wish("n2", "two")));
-  auto wishes = loop_.block_on(b_->wishes());
+  ASSERT_TRUE(loop_.block_on(a_->wish("n1", 0, "one")));
+  ASSERT_TRUE(loop_.block_on(b_->wish("n2", 0, "two")));
+  auto wishes = loop_.block_on(b_->wishes({}));
   ASSERT_TRUE(wishes) << wishes.error().message;
-  EXPECT_EQ(*wishes, (std::vector<std::string>{"one", "two"}));
-  ASSERT_TRUE(loop_.block_on(a_->withdraw("n1")));
-  wishes = loop_.block_on(b_->wishes());
+  EXPECT_EQ(*wishes, (std::vector<rendezvous::Wish>{{0, "one"}, {0, "two"}}));
+  ASSERT_TRUE(loop_.block_on(a_->withdraw("n1", 0)));
+  wishes = loop_.block_on(b_->wishes({}));
   ASSERT_TRUE(wishes) << wishes.error().message;
-  EXPECT_EQ(*wishes, std::vector<std::string>{"two"});
+  EXPECT_EQ(*wishes, (std::vector<rendezvous::Wish>{{0, "two"}}));
 }
 
 TEST_F(EtcdBackend, ForgetsTheWishOfANodeThatIsGone) {
   ASSERT_TRUE(loop_.block_on(a_->beat("n1", 60s)));
-  ASSERT_TRUE(loop_.block_on(a_->wish("n1", "one")));
+  ASSERT_TRUE(loop_.block_on(a_->wish("n1", 0, "one")));
   ASSERT_TRUE(loop_.block_on(a_->retire("n1")));
-  auto wishes = loop_.block_on(b_->wishes());
+  auto wishes = loop_.block_on(b_->wishes({}));
   ASSERT_TRUE(wishes) << wishes.error().message;
   EXPECT_TRUE(wishes->empty());
   // One that gives no sign of life has no wishes either.
-  ASSERT_TRUE(loop_.block_on(a_->wish("n1", "one")));
-  wishes = loop_.block_on(b_->wishes());
+  ASSERT_TRUE(loop_.block_on(a_->wish("n1", 0, "one")));
+  wishes = loop_.block_on(b_->wishes({}));
   ASSERT_TRUE(wishes) << wishes.error().message;
   EXPECT_TRUE(wishes->empty());
 }

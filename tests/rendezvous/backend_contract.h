@@ -106,6 +106,12 @@ class BackendContract : public ::testing::TestWithParam<BackendKind> {
     return finish(call);
   }
 
+  void loop_until_done(Task<void> task) {
+    TaskScope scope;
+    scope.start(std::move(task));
+    EXPECT_TRUE(fixture_->run_until([&] { return scope.empty(); }));
+  }
+
   // Must succeed and return something.
   Written write(Backend& backend, std::string blob, std::optional<Token> token) {
     return write_with(backend, std::move(blob), std::move(token), false);
@@ -398,6 +404,57 @@ TEST_P(BackendContract, KeepsTheSignsOfManyNodesApart) {
 TEST_P(BackendContract, DoesNotMistakeASignForAChangeOfTheState) {
   const Written first = write(a(), "x", std::nullopt);
   ASSERT_TRUE(await(a().beat("n1", std::chrono::seconds(60))));
+  EXPECT_TRUE(write(b(), "y", first.now.token).was_set);
+}
+
+// ---- wishes
+
+TEST_P(BackendContract, GivesEveryWishANumberOfItsOwnIfItHasNumbers) {
+  if (!a().has_wish_numbers()) GTEST_SKIP() << "its wishes have no numbers";
+  for (std::uint64_t number = 1; number <= 6; number += 2) {
+    const auto of_a = await(a().take_wish_number());
+    ASSERT_TRUE(of_a) << of_a.error().message;
+    EXPECT_EQ(*of_a, number);
+    const auto of_b = await(b().take_wish_number());
+    ASSERT_TRUE(of_b) << of_b.error().message;
+    EXPECT_EQ(*of_b, number + 1);
+  }
+}
+
+TEST_P(BackendContract, ShowsTheWishesThatHaveNotBeenDealtWith) {
+  if (!a().has_wish_numbers()) GTEST_SKIP() << "its wishes have no numbers";
+  const auto none = await(b().wishes({}));
+  ASSERT_TRUE(none) << none.error().message;
+  EXPECT_TRUE(none->empty());
+  for (int i = 0; i < 20; ++i) ASSERT_TRUE(await(a().take_wish_number()));
+  ASSERT_TRUE(await(a().beat("n1", std::chrono::seconds(60))));
+  ASSERT_TRUE(await(a().wish("n1", 18, "eighteen")));
+  ASSERT_TRUE(await(a().wish("n2", 20, std::string("\0twenty", 7))));
+  ASSERT_TRUE(await(a().wish("n3", 16, "sixteen")));
+  ASSERT_TRUE(await(a().withdraw("n3", 16)));
+  auto wishes = await(b().wishes({17, {3, 16}}));
+  ASSERT_TRUE(wishes) << wishes.error().message;
+  EXPECT_EQ(*wishes, (std::vector<Wish>{{3, std::nullopt},
+                                        {16, ""},
+                                        {18, "eighteen"},
+                                        {19, std::nullopt},
+                                        {20, std::string("\0twenty", 7)}}));
+  // All of them are there.
+  wishes = await(b().wishes({19, {16, 18}}));
+  ASSERT_TRUE(wishes) << wishes.error().message;
+  EXPECT_EQ(*wishes,
+            (std::vector<Wish>{{16, ""}, {18, "eighteen"}, {20, std::string("\0twenty", 7)}}));
+  loop_until_done(b().clear_wishes({16, 18}));
+  wishes = await(a().wishes({20, {16, 18}}));
+  ASSERT_TRUE(wishes) << wishes.error().message;
+  EXPECT_EQ(*wishes, (std::vector<Wish>{{16, std::nullopt}, {18, std::nullopt}}));
+}
+
+TEST_P(BackendContract, DoesNotMistakeAWishForAChangeOfTheState) {
+  if (!a().has_wish_numbers()) GTEST_SKIP() << "its wishes have no numbers";
+  const Written first = write(a(), "x", std::nullopt);
+  ASSERT_TRUE(await(a().take_wish_number()));
+  ASSERT_TRUE(await(a().wish("n1", 1, "one")));
   EXPECT_TRUE(write(b(), "y", first.now.token).was_set);
 }
 

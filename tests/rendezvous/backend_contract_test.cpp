@@ -35,7 +35,7 @@ class StoreBackendFixture : public BackendFixture {
  public:
   Backend& client(std::size_t index) override {
     auto& backend = backends_[index];
-    if (!backend) backend = make_store_backend(store(index), random_, "run");
+    if (!backend) backend = make_store_backend(loop_, store(index), random_, "run");
     return *backend;
   }
   Loop& loop() override { return loop_; }
@@ -125,7 +125,9 @@ class TcpFixture final : public StoreBackendFixture {
 
 class FakeFixture final : public BackendFixture {
  public:
-  explicit FakeFixture(bool has_leases) : run_(loop_, has_leases) {}
+  explicit FakeFixture(bool has_leases) : run_(loop_, has_leases) {
+    run_.has_wishes = run_.has_wish_numbers = !has_leases;
+  }
 
   Backend& client(std::size_t index) override {
     auto& backend = backends_[index];

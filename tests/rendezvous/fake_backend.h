@@ -9,6 +9,7 @@
 #include "muster/base/loop.h"
 #include "muster/base/task.h"
 #include "muster/rendezvous/backend.h"
+#include "muster/rendezvous/wishes.h"
 
 #include <fmt/format.h>
 
@@ -51,6 +52,9 @@ class FakeRun {
     blob_.reset();
     signal_count_ = 0;
     signs_.clear();
+    wishes.clear();
+    wish_count = 0;
+    numbered_wishes.clear();
   }
   // What is stored becomes unreadable.
   void overwrite(std::string junk) { junk_ = std::move(junk); }
@@ -88,6 +92,10 @@ class FakeRun {
 
   bool has_wishes = false;
   std::map<std::string, std::string> wishes;
+  // With numbers, wishes are these instead.
+  bool has_wish_numbers = false;
+  std::uint64_t wish_count = 0;
+  std::map<std::uint64_t, std::string> numbered_wishes;
 
  private:
   friend class FakeBackend;
@@ -132,6 +140,8 @@ class FakeBackend final : public Backend {
     int beats = 0;
     int retires = 0;
     int looks = 0;  // signs()
+    int wishes = 0;
+    int wish_numbers = 0;
     std::uint64_t signs_read = 0;
   };
   Calls calls;
@@ -140,9 +150,11 @@ class FakeBackend final : public Backend {
   Duration delay = Duration::zero();  // of every call but wait_signal
   std::optional<Error> failure;       // of every call
   std::optional<Error> beat_failure;  // of beat() only
+  std::optional<Error> wish_failure;  // of take_wish_number() only
   int answers_to_lose = 0;            // so many writes take effect and are Unavailable
   std::function<void()> before_set;   // e.g. somebody else, who is faster
   std::function<void()> after_set;    // when it has taken effect
+  bool keeps_wishes = false;          // even those that have been dealt with
 
   Task<Result<std::optional<Stored>>> get_state() override {
     ++calls.gets;
@@ -222,24 +234,48 @@ class FakeBackend final : public Backend {
   }
 
   bool has_wishes() const override { return run_.has_wishes; }
-  Task<Result<>> wish(std::string name, std::string text) override {
+  bool has_wish_numbers() const override { return run_.has_wish_numbers; }
+  Task<Result<std::uint64_t>> take_wish_number() override {
+    ++calls.wish_numbers;
+    if (wish_failure) co_return fail(*wish_failure);
     auto begun = co_await begin();
     if (!begun) co_return fail(std::move(begun.error()));
-    run_.wishes[name] = std::move(text);
+    co_return ++run_.wish_count;
+  }
+  Task<Result<>> wish(std::string name, std::uint64_t number, std::string text) override {
+    ++calls.wishes;
+    auto begun = co_await begin();
+    if (!begun) co_return fail(std::move(begun.error()));
+    if (number == 0) {
+      run_.wishes[name] = std::move(text);
+    } else {
+      run_.numbered_wishes[number] = std::move(text);
+    }
     co_return Result<>();
   }
-  Task<Result<>> withdraw(std::string name) override {
+  Task<Result<>> withdraw(std::string name, std::uint64_t number) override {
     auto begun = co_await begin();
     if (!begun) co_return fail(std::move(begun.error()));
     run_.wishes.erase(name);
+    if (number != 0) run_.numbered_wishes[number] = "";
     co_return Result<>();
   }
-  Task<Result<std::vector<std::string>>> wishes() override {
+  Task<Result<std::vector<Wish>>> wishes(WishMarks marks) override {
     auto begun = co_await begin();
     if (!begun) co_return fail(std::move(begun.error()));
-    std::vector<std::string> texts;
-    for (const auto& [name, text] : run_.wishes) texts.push_back(text);
-    co_return texts;
+    std::vector<Wish> wishes;
+    for (const auto& [name, text] : run_.wishes) wishes.push_back({0, text});
+    for (const std::uint64_t number : open_wishes(marks, run_.wish_count)) {
+      const auto found = run_.numbered_wishes.find(number);
+      const bool is_there = found != run_.numbered_wishes.end();
+      wishes.push_back({number, is_there ? std::optional(found->second) : std::nullopt});
+    }
+    co_return wishes;
+  }
+  Task<void> clear_wishes(std::vector<std::uint64_t> numbers) override {
+    auto begun = co_await begin();
+    if (!begun || keeps_wishes) co_return;
+    for (const std::uint64_t number : numbers) run_.numbered_wishes.erase(number);
   }
 
  private:

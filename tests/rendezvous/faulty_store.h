@@ -27,6 +27,7 @@ class FaultyStore final : public store::Store {
   };
   Break compare_set_breaks = Break::Never;
   bool unreachable = false;  // for everything
+  bool cannot_delete = false;
   int compare_set_count = 0;
 
   Task<Result<>> set(std::string key, std::string value) override {
@@ -42,6 +43,7 @@ class FaultyStore final : public store::Store {
     return inner_.try_get(std::move(key));
   }
   Task<Result<std::int64_t>> add(std::string key, std::int64_t delta) override {
+    if (unreachable) return broken<std::int64_t>();
     return inner_.add(std::move(key), delta);
   }
   Task<Result<store::CompareSet>> compare_set(std::string key, std::string expected,
@@ -54,6 +56,7 @@ class FaultyStore final : public store::Store {
     return task;
   }
   Task<Result<bool>> check(std::vector<std::string> keys) override {
+    if (unreachable) return broken<bool>();
     return inner_.check(std::move(keys));
   }
   Task<Result<>> wait(std::vector<std::string> keys, TimePoint deadline) override {
@@ -62,6 +65,7 @@ class FaultyStore final : public store::Store {
   }
   Task<Result<bool>> delete_key(std::string key) override {
     if (unreachable) return broken<bool>();
+    if (cannot_delete) return unknown<bool>();
     return inner_.delete_key(std::move(key));
   }
   Task<Result<std::int64_t>> num_keys() override { return inner_.num_keys(); }
@@ -103,6 +107,10 @@ class FaultyStore final : public store::Store {
   template <typename T>
   static Task<Result<T>> broken() {
     co_return fail(ErrorKind::Closed, "the connection broke");
+  }
+  template <typename T>
+  static Task<Result<T>> unknown() {
+    co_return fail(ErrorKind::Unimplemented, "this store cannot do that");
   }
   static Task<Result<store::CompareSet>> lose_answer(Task<Result<store::CompareSet>> task) {
     auto outcome = co_await task;

@@ -38,7 +38,7 @@ class StoreBackendTest : public ::testing::Test {
   Random random{3};
   std::unique_ptr<store::Store> memory = store::make_memory_store(loop);
   FaultyStore store{*memory};
-  std::unique_ptr<Backend> backend = make_store_backend(store, random, "run");
+  std::unique_ptr<Backend> backend = make_store_backend(loop, store, random, "run");
 };
 
 TEST_F(StoreBackendTest, KeepsOutOfTheWayOfOtherRunsAndPrograms) {
@@ -46,7 +46,7 @@ TEST_F(StoreBackendTest, KeepsOutOfTheWayOfOtherRunsAndPrograms) {
   ASSERT_TRUE(await(backend->beat("node", 1min)));
   for (const std::string& key : keys(""))
     EXPECT_TRUE(key.starts_with("muster.rendezvous.run")) << key;
-  auto other = make_store_backend(store, random, "other");
+  auto other = make_store_backend(loop, store, random, "other");
   EXPECT_FALSE(*await(other->get_state()));
   EXPECT_FALSE((*await(other->signs({"node"})))[0].present);
 }
@@ -94,7 +94,7 @@ TEST_F(StoreBackendTest, DoesNotTakeAnUnansweredWriteForALostState) {
 
 TEST_F(StoreBackendTest, HasLostWhenSomebodyElseHasWrittenMeanwhile) {
   const auto first = write("first", std::nullopt);
-  auto rival = make_store_backend(*memory, random, "run");
+  auto rival = make_store_backend(loop, *memory, random, "run");
   const auto second = await(rival->set_state("rival", (**first).now.token, false));
   ASSERT_TRUE((**second).was_set);
   store.compare_set_breaks = FaultyStore::Break::Before;
@@ -114,6 +114,31 @@ TEST_F(StoreBackendTest, IsUnavailableWhenTheStoreIs) {  // B7
   EXPECT_EQ(await(backend->beat("n", 1s)).error().kind, ErrorKind::Unavailable);
   EXPECT_EQ(await(backend->retire("n")).error().kind, ErrorKind::Unavailable);
   EXPECT_EQ(await(backend->signs({"n"})).error().kind, ErrorKind::Unavailable);
+}
+
+TEST_F(StoreBackendTest, DoesWithoutDeletion) {
+  store.cannot_delete = true;
+  auto written = write("first", std::nullopt, true);
+  for (int i = 0; i < 3; ++i) {
+    written = write("blob " + std::to_string(i), (**written).now.token, true);
+    ASSERT_TRUE((**written).was_set);
+  }
+  EXPECT_EQ((*await(backend->get_state()))->blob, "blob 2");
+  ASSERT_TRUE(await(backend->take_wish_number()));
+  ASSERT_TRUE(await(backend->wish("n", 1, "one")));
+  await(backend->clear_wishes({1}));
+  EXPECT_EQ(keys("muster.rendezvous.run/wish/1").size(), 1U);
+  // Nobody looks at it again.
+  EXPECT_TRUE((*await(backend->wishes({1, {}}))).empty());
+}
+
+TEST_F(StoreBackendTest, CannotWishWhenTheStoreCannotBeReached) {
+  ASSERT_TRUE(await(backend->take_wish_number()));
+  store.unreachable = true;
+  EXPECT_EQ(await(backend->take_wish_number()).error().kind, ErrorKind::Unavailable);
+  EXPECT_EQ(await(backend->wish("n", 1, "one")).error().kind, ErrorKind::Unavailable);
+  EXPECT_EQ(await(backend->withdraw("n", 1)).error().kind, ErrorKind::Unavailable);
+  EXPECT_EQ(await(backend->wishes({})).error().kind, ErrorKind::Unavailable);
 }
 
 TEST_F(StoreBackendTest, ReportsAPointerToNothing) {  // B8

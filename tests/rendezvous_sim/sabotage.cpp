@@ -46,6 +46,24 @@ class BrokenBackend final : public Backend {
   Task<Result<std::vector<Sign>>> signs(std::vector<std::string> names) override {
     return inner_.signs(std::move(names));
   }
+  bool has_wishes() const override { return inner_.has_wishes(); }
+  bool has_wish_numbers() const override { return inner_.has_wish_numbers(); }
+  Task<Result<std::uint64_t>> take_wish_number() override { return inner_.take_wish_number(); }
+  Task<Result<>> wish(std::string name, std::uint64_t number, std::string text) override {
+    return inner_.wish(std::move(name), number, std::move(text));
+  }
+  Task<Result<>> withdraw(std::string name, std::uint64_t number) override {
+    return inner_.withdraw(std::move(name), number);
+  }
+  Task<Result<std::vector<Wish>>> wishes(WishMarks marks) override {
+    // As if nothing had ever been granted.
+    if (fault_ == Fault::GrantsTwice) marks = {};
+    return inner_.wishes(std::move(marks));
+  }
+  Task<void> clear_wishes(std::vector<std::uint64_t> numbers) override {
+    if (fault_ == Fault::GrantsTwice) co_return;
+    co_await inner_.clear_wishes(std::move(numbers));
+  }
 
  private:
   // What is read, as it is seen.
@@ -124,6 +142,8 @@ std::string_view name_of(Fault fault) {
       return "opens what is closed";
     case Fault::GivesNoSigns:
       return "gives no signs";
+    case Fault::GrantsTwice:
+      return "grants wishes twice";
     case Fault::MiscountsMembers:
       return "miscounts members";
     case Fault::GivesRanksTwice:

@@ -13,14 +13,15 @@ enum class Fault {
   ThawsTheSize,       // the size of a complete round is that of the members it still has
   OpensWhatIsClosed,  // a closed run looks open, and is with the next write
   GivesNoSigns,       // signs of life are not given
+  GrantsTwice,        // wishes that have been granted are granted again, for ever
   // Through a server.
   MiscountsMembers,  // rank 0 believes to be one of one more
   GivesRanksTwice,   // everybody is rank 0
   LosesNews,         // a member is not told what it should know
 };
 inline constexpr Fault kSharedFaults[] = {Fault::IgnoresTheToken, Fault::LosesWrites,
-                                          Fault::ThawsTheSize, Fault::OpensWhatIsClosed,
-                                          Fault::GivesNoSigns};
+                                          Fault::ThawsTheSize,    Fault::OpensWhatIsClosed,
+                                          Fault::GivesNoSigns,    Fault::GrantsTwice};
 inline constexpr Fault kHostedFaults[] = {Fault::MiscountsMembers, Fault::GivesRanksTwice,
                                           Fault::LosesNews};
 std::string_view name_of(Fault fault);

@@ -581,10 +581,18 @@ TEST_F(Crowd, OfAThousandNodesMeetsAgainAsFast) {
 
 // The compare-and-set driver is for stores that are not ours, and does not scale as well; but it
 // does not collapse either.
-TEST_F(Crowd, OfAHundredNodesJoinsOverAPlainStore) {
+// What each of them would write alone, one writes for those who come while it writes.
+TEST_F(Crowd, OfAHundredNodesJoinsOverAPlainStoreWithFewWrites) {
   make(100, Kind::Modern);
   ASSERT_TRUE(all_in(10s));
   expect_all_agree();
+  EXPECT_LT(world->server().shared_write_count(), 50U);
+  const std::uint64_t before = world->server().shared_write_count();
+  for (const auto& process : world->processes()) process->begin_join();
+  ASSERT_TRUE(all_in(20s));
+  expect_all_agree();
+  EXPECT_EQ(world->processes()[0]->place().id.round, 1U);
+  EXPECT_LT(world->server().shared_write_count() - before, 10U);
 }
 
 }  // namespace

@@ -130,6 +130,11 @@ const State* ServerMachine::shared_state() {
   return &seen_;
 }
 
+std::uint64_t ServerMachine::shared_write_count() {
+  const auto pointer = read(store::wire_key("muster.rendezvous." + run_id_));
+  return pointer ? std::stoull(pointer->substr(pointer->find(' '))) : 0;
+}
+
 // -- a node ---------------------------------------------------------------------------------------
 
 Process::Process(sim::Host& host, Parts parts)
@@ -159,7 +164,7 @@ Task<Result<>> Process::open() {
     driver_ = make_hosted_driver(host_.loop(), random_, *services, parts_.settings, parts_.node,
                                  HostedDriverOptions());
   } else {
-    backend_ = make_store_backend(*store_, random_, parts_.settings.run_id);
+    backend_ = make_store_backend(host_.loop(), *store_, random_, parts_.settings.run_id);
     Backend* backend = backend_.get();
     if (parts_.sabotage->backend) {
       sabotaged_ = parts_.sabotage->backend(*backend);

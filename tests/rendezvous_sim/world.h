@@ -69,6 +69,8 @@ class ServerMachine {
   const State* hosted_state() const;
   // Requires: it can be read.
   const State* shared_state();
+  // How often the state of a shared run was written.
+  std::uint64_t shared_write_count();
 
  private:
   std::optional<std::string> read(std::string_view key);
