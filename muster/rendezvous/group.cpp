@@ -201,6 +201,7 @@ void Group::react(const Mark& before) {
   if (before.complete && !state_.complete) {
     claimed_ranks_.clear();
     adoption_ends_.reset();
+    regroup_began_.reset();
     state_.birth = birth_;  // it may have been taken over with the round that is over now
     enqueue_all(state_.wait_list);
     enqueue_all(state_.redundancy_list);
@@ -252,6 +253,8 @@ void Group::advance(Seat& seat, TimePoint now) {
         if (seat.line != nullptr) deliver(seat);
         return;
       }
+      if (!regroup_began_) regroup_began_ = now;
+      regrouped_at_ = now;
       act(Action::RemoveFromParticipants, seat, now);
       continue;
     }
@@ -322,9 +325,18 @@ void Group::flush(TimePoint now) {
   tell_observers(now);
 }
 
+bool Group::is_regrouping(TimePoint now) const {
+  return regroup_began_ && now < regrouped_at_ + kRegroupPause &&
+         now < *regroup_began_ + kRegroupMax;
+}
+
 void Group::tell_members(TimePoint now) {
   const News fresh = news();
   if (fresh == told_) return;
+  if (is_regrouping(now) && fresh.closed == told_.closed) {
+    flush_at_ = std::min({flush_at_, regrouped_at_ + kRegroupPause, *regroup_began_ + kRegroupMax});
+    return;
+  }
   News counted = told_;
   counted.waiting = fresh.waiting;
   // Only the number differs, and neither is "none".

@@ -40,6 +40,11 @@ namespace muster::rendezvous {
 inline constexpr Duration kCountPushInterval = std::chrono::seconds(1);
 // When one node has to be looked at, so are those that would have to be within this time.
 inline constexpr Duration kLookAhead = std::chrono::milliseconds(500);
+// When members leave their round to meet again, the others have most often heard of the same reason
+// and come by themselves: to tell each of them would cost a message a node. So they are told when
+// nobody has come for this long; or when it has gone on for that long.
+inline constexpr Duration kRegroupPause = std::chrono::milliseconds(5);
+inline constexpr Duration kRegroupMax = std::chrono::milliseconds(200);
 // Observers hear of every change, but no more often than this.
 inline constexpr Duration kObserverPushInterval = std::chrono::milliseconds(100);
 
@@ -128,6 +133,7 @@ class Group {
   void deliver(Seat& seat);
   void refuse_join(Seat& seat, ErrorKind kind, std::string_view message, TimePoint now);
   void tell_status(Seat& seat);
+  bool is_regrouping(TimePoint now) const;
   void tell_members(TimePoint now);
   void tell_observers(TimePoint now);
   Status status_for(const Seat& seat) const;
@@ -166,6 +172,9 @@ class Group {
   News told_;
   TimePoint told_at_ = TimePoint::min();
   TimePoint flush_at_ = kNever;
+  // When members began to leave the present round to meet again, and when the last one did.
+  std::optional<TimePoint> regroup_began_;
+  TimePoint regrouped_at_;
   std::uint64_t change_count_ = 0;
   std::uint64_t observed_count_ = 0;
   TimePoint observed_at_ = TimePoint::min();

@@ -4,6 +4,7 @@
 #include "tests/rendezvous/fake_line.h"
 #include "tests/rendezvous/states.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -295,6 +296,54 @@ TEST_F(GroupTest, SpeaksToEachNodeOnceForEachOfItsJoins) {  // 129
     EXPECT_EQ(told.back().kind, Told::Kind::Joined);
     EXPECT_EQ(told.back().place.id.round, 1U);
   }
+}
+
+// Members that all meet again for the same reason need not be told of one another.
+TEST_F(GroupTest, DoesNotTellMembersOfThoseWhoMeetAgainBeforeThemUnlessTheyStayAway) {
+  limits = settings(4, 4);
+  for (const char* name : {"a", "b", "c", "d"}) join(name, at(0s));
+  ASSERT_TRUE(group.state().complete);
+  for (auto& [name, player] : players) player.line.take_texts();
+  const RoundId first{77, 0};
+  for (const char* name : {"a", "b", "c"}) {
+    hear(players[name], Said::Kind::Join, at(1s), first);
+    EXPECT_EQ(players["d"].line.take_texts(), Texts());
+  }
+  EXPECT_EQ(group.next_deadline(), at(1s + kRegroupPause));
+  tick(at(1s + kRegroupPause));
+  EXPECT_EQ(players["d"].line.take_texts().size(), 1U);
+  EXPECT_EQ(players["a"].line.take_texts(), Texts());
+  hear(players["d"], Said::Kind::Join, at(2s), first);
+  EXPECT_EQ(group.state().round, 1U);
+  for (auto& [name, player] : players) EXPECT_EQ(player.line.take_texts().size(), 1U) << name;
+}
+
+TEST_F(GroupTest, TellsMembersOfThoseWhoMeetAgainOneByOneAfterAWhile) {
+  constexpr int kCount = 100;
+  limits = settings(kCount, kCount);
+  for (int i = 0; i < kCount; ++i) join(fmt::format("n{:03}", i), at(0s));
+  ASSERT_TRUE(group.state().complete);
+  Player& last = players[fmt::format("n{:03}", kCount - 1)];
+  last.line.take_texts();
+  TimePoint now = at(1s);
+  int come = 0;
+  while (last.line.take_texts().empty() && come < kCount - 1) {
+    hear(players[fmt::format("n{:03}", come++)], Said::Kind::Join, now, {77, 0});
+    now += kRegroupPause - 1ms;
+  }
+  EXPECT_LT(come, kCount - 1);
+  EXPECT_GE(now, at(1s) + kRegroupMax);
+  EXPECT_LE(now, at(1s) + kRegroupMax + 2 * kRegroupPause);
+}
+
+TEST_F(GroupTest, TellsAtOnceThatTheRunIsClosedWhileMembersMeetAgain) {
+  limits = settings(3, 3);
+  for (const char* name : {"a", "b", "c"}) join(name, at(0s));
+  players["c"].line.take_texts();
+  hear(players["a"], Said::Kind::Join, at(1s), {77, 0});
+  EXPECT_EQ(players["c"].line.take_texts(), Texts());
+  hear(players["b"], Said::Kind::Close, at(1s));
+  EXPECT_EQ(players["c"].line.take_texts().size(), 1U);
 }
 
 TEST_F(GroupTest, SurvivesANodeThatSaysEverythingAtTheWrongTime) {
