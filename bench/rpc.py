@@ -248,12 +248,12 @@ class Comparison:
             return
         samples = {name: [] for name in names}
         broken = set()
-        echoes = case.name == "echo"
+        repetitions = self.plan.volume_repetitions if case.name == "echo" else REPETITIONS
         with self.busy_processes(case):
-            for repetition in range(self.plan.volume_repetitions if echoes else REPETITIONS):
+            for repetition in range(repetitions):
                 at = repetition % len(names)
                 for name in (*names[at:], *names[:at]):
-                    if name in broken:
+                    if name in broken or repetition >= self.contenders[name].repetitions_max:
                         continue
                     try:
                         samples[name].append(self.measure(name, case))

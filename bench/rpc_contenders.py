@@ -92,6 +92,8 @@ class Native:
     """A server and a client, started for each measurement: some servers use a core even when nobody
     calls them."""
 
+    repetitions_max = harness.REPETITIONS
+
     def __init__(self, options, cores, name, program, transports, kind=None):
         self.name = name
         self.cores = cores
@@ -236,7 +238,7 @@ class Torch:
     """A pair of processes for each transport, for the whole run, since PyTorch takes seconds to
     load. They are stopped while others are measured: over shared memory they use a core each."""
 
-    transports = ("tcp", "shm")
+    repetitions_max = 3
 
     def __init__(self, cores, name, python):
         self.name = name

@@ -11,7 +11,6 @@
 #include <ctime>
 #include <exception>
 #include <mutex>
-#include <random>
 #include <stdexcept>
 #include <string_view>
 #include <thread>
@@ -81,11 +80,12 @@ double at_fraction(std::vector<float>& lengths, double fraction) {
   return static_cast<double>(*place);
 }
 
-std::vector<std::byte> payload_of(std::size_t bytes, unsigned seed) {
+// No two words are alike, and none is like the word of another seed at the same place.
+std::vector<std::byte> payload_of(std::size_t bytes, std::uint64_t seed) {
+  constexpr std::uint64_t kStep = 0x9e3779b97f4a7c15;
   std::vector<std::byte> payload(bytes);
-  std::mt19937_64 random(seed);
   for (std::size_t at = 0; at < bytes; at += sizeof(std::uint64_t)) {
-    const std::uint64_t word = random();
+    const std::uint64_t word = (at + seed) * kStep;
     std::memcpy(&payload[at], &word, std::min(sizeof word, bytes - at));
   }
   return payload;
