@@ -257,7 +257,7 @@ void print(const RpcResult& result) {
   std::string text;
   for (const Field& field : fields) {
     if (!field.value) continue;
-    text += fmt::format("{}\"{}\": {:.6g}", text.empty() ? "" : ", ", field.name, *field.value);
+    text += fmt::format("{}\"{}\": {:.9g}", text.empty() ? "" : ", ", field.name, *field.value);
   }
   fmt::print("{{{}}}\n", text);
   std::fflush(stdout);

@@ -6,6 +6,9 @@
 //   PROGRAM client --transport tcp --address ADDRESS --case noop|inflight|echo|idle --bytes B
 //                  --in-flight K --threads T --seconds S
 //
+// noop-pool is measured as noop is; what differs is the caller's, who finds the name in its
+// options.
+//
 // The namespace is that of all benchmarks: inside one called rpc, nobody could name Muster's own.
 #pragma once
 
@@ -31,7 +34,7 @@ struct RpcOptions {
   std::size_t bytes = 0;
   std::size_t in_flight = 1;
   std::size_t threads = 1;
-  std::size_t count = 0;  // of peers
+  std::size_t count = 0;  // of peers to connect to, for Muster's case `peers`
   double seconds = 0.5;
 };
 
@@ -65,7 +68,7 @@ struct RpcResult {
   std::optional<double> calls_per_s;
   std::optional<double> bytes_per_s;
   std::optional<double> cpu_s;         // of this process while it was measured
-  std::optional<double> memory_bytes;  // of this process
+  std::optional<double> memory_bytes;  // for Muster's case `peers`
 };
 
 struct RpcProgram {
