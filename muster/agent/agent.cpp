@@ -471,6 +471,9 @@ Task<void> Agent::start_crew() {
   if (!signs_) {
     SignsOptions options;
     options.temporary_folder = parts_.temporary_folder;
+    options.announce = [this](const std::string& folder) {
+      if (parts_.crew.guard != nullptr) parts_.crew.guard->watch_scratch(folder);
+    };
     options.file_timer = config().switches.file_timer;
     options.timer_file = config().switches.timer_file;
     options.progress.start_timeout = config().start_timeout.value_or(Duration(-1));
@@ -488,7 +491,6 @@ Task<void> Agent::start_crew() {
     auto made = Signs::create(loop_, parts_.random, std::move(options));
     if (made) {
       signs_ = std::move(*made);
-      if (parts_.crew.guard != nullptr) parts_.crew.guard->watch_scratch(signs_->folder());
     } else {
       outcome = fail(std::move(made.error()));
     }

@@ -1,17 +1,25 @@
 #include "muster/agent/signs.h"
 
 #include "muster/base/log.h"
+#include "muster/base/random.h"
 #include "muster/base/signal_name.h"
 
 #include <fmt/format.h>
 
 #include <cerrno>
 #include <csignal>
-#include <cstdlib>
+#include <cstddef>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <utility>
 
 namespace muster::agent {
+namespace {
+
+// Enough to be alone with it, and short: the path of a socket may not be long.
+constexpr std::size_t kFolderRandomCharacters = 12;
+
+}  // namespace
 
 Signs::Signs(net::EpollLoop& loop, SignsOptions options)
     : loop_(loop),
@@ -33,8 +41,10 @@ Signs::~Signs() {
 Result<std::unique_ptr<Signs>> Signs::create(net::EpollLoop& loop, Random& random,
                                              SignsOptions options) {
   std::unique_ptr<Signs> signs(new Signs(loop, std::move(options)));
-  std::string folder = signs->options_.temporary_folder + "/muster-XXXXXX";
-  if (::mkdtemp(folder.data()) == nullptr) {
+  const std::string folder = fmt::format("{}/muster-{}", signs->options_.temporary_folder,
+                                         random_id(random).substr(0, kFolderRandomCharacters));
+  if (signs->options_.announce) signs->options_.announce(folder);
+  if (::mkdir(folder.c_str(), S_IRWXU) != 0) {
     return fail(
         ErrorKind::Unavailable,
         fmt::format("cannot make a folder for the agent's socket in {}: {}; set TMPDIR to a "

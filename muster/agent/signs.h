@@ -29,6 +29,9 @@ namespace muster::agent {
 
 struct SignsOptions {
   std::string temporary_folder;  // where the socket's own folder is made
+  // Gets the name of that folder before it is there, so that somebody can remove it even if we are
+  // killed just then. May be empty.
+  std::function<void(const std::string& folder)> announce;
   bool file_timer = false;
   std::string timer_file;  // where its pipe is to be; empty: a new name
   watchdog::ProgressOptions progress;

@@ -29,7 +29,7 @@ class Environment(launch.Case):
         for name, pattern in {
                 "MASTER_PORT": r"[1-9]\d{0,4}",
                 "MUSTER_WORKER_TOKEN": r"[0-9a-f]{32}\.\d+",
-                "MUSTER_AGENT_SOCKET": re.escape(str(self.temporary)) + r"/muster-\w{6}/agent",
+                "MUSTER_AGENT_SOCKET": re.escape(str(self.temporary)) + r"/muster-\w{12}/agent",
                 "TORCHELASTIC_ERROR_FILE": r"/.*/" + re.escape(got["TORCHELASTIC_RUN_ID"]) +
                                            rf"_[a-z0-9_]{{8}}/attempt_0/{local}/error\.json",
         }.items():

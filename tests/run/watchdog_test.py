@@ -215,7 +215,7 @@ class FileTimers(launch.Case):
         self.run_job('note(os.environ["TORCHELASTIC_TIMER_FILE"])')
         (path,) = self.notes()
         self.assertRegex(path, re.escape(str(self.temporary))
-                         + r"/muster-\w{6}/watchdog_timer_[0-9a-f-]{36}")
+                         + r"/muster-\w{12}/watchdog_timer_[0-9a-f-]{36}")
         self.assertFalse(pathlib.Path(path).exists())
         self.assert_no_files()
 
