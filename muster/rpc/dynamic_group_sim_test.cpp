@@ -107,7 +107,9 @@ class Crowd {
     }
     if (found != list->members.size()) return false;
     const auto keys = loop_.block_on(store_->list_keys("lease/"));
-    return keys->size() == found;
+    // One that is killed just when it goes on after a stop may have written its lease once more,
+    // after the others had taken it out.
+    return keys->size() >= found && keys->size() <= found + killed_after_stop_count_;
   }
 
   void expect_nobody_lost() {
@@ -160,6 +162,7 @@ class Crowd {
     } else if (what < 4) {
       place.worker->leave(place.loop->now() + 20s);
     } else if (what < 6) {
+      if (place.was_stopped) ++killed_after_stop_count_;
       place.worker.reset();  // killed
     } else if (what < 8) {
       place.was_stopped = true;
@@ -213,6 +216,7 @@ class Crowd {
   std::deque<Place> places_;
   std::size_t join_count_ = 0;
   std::size_t refused_count_ = 0;
+  std::size_t killed_after_stop_count_ = 0;
 };
 
 TEST(DynamicGroupCrowd, AgreesInTheEndHoweverWorkersComeAndGo) {  // S183
