@@ -255,7 +255,12 @@ class Comparison:
     # ---- compare and set ----------------------------------------------------------------------
 
     def shared(self):
-        for backend, start in (("file", self.start_file), ("etcd", self.start_etcd)):
+        starts = (
+            ("file", self.start_file),
+            ("plain", self.start_plain),
+            ("etcd", self.start_etcd),
+        )
+        for backend, start in starts:
             for nodes in self.plan.nodes_shared:
                 name = f"{backend}/{nodes} nodes"
                 if not self.wanted(name):
@@ -277,18 +282,32 @@ class Comparison:
                 load.ask(
                     "connect", backend=backend, endpoint=endpoint, run=self.new_run(), nodes=nodes
                 )
-                samples.add("first", load.ask("join", patience=130)["seconds"] * 1e3)
-                samples.add("second", load.ask("join", patience=130)["seconds"] * 1e3)
+                for which in ("first", "second"):
+                    joined = load.ask("join", patience=130)
+                    samples.add(which, joined["seconds"] * 1e3)
+                    if "state_writes" in joined:
+                        samples.add(f"{which} writes", joined["state_writes"])
+                    if joined["bytes"] > 0:
+                        samples.add(f"{which} bytes", joined["bytes"])
+                        samples.add(f"{which} messages", joined["writes"])
                 load.ask("end")
         finally:
             harness.stop(load.process)
             if process:
                 harness.stop(process)
-        self.add(f"{name}/first round", "ms", samples["first"])
-        self.add(f"{name}/second round", "ms", samples["second"])
+        for which in ("first", "second"):
+            group = f"{name}/{which} round"
+            self.add(group, "ms", samples[which])
+            self.add(f"{group}/writes of the state", "", samples.get(f"{which} writes"))
+            self.add(f"{group}/requests a node", "", samples.get(f"{which} messages"))
+            self.add(f"{group}/bytes a node", "B", samples.get(f"{which} bytes"))
 
     def start_file(self):
         return harness.scratch_file("store"), None
+
+    def start_plain(self):
+        server = self.servers.muster()
+        return f"127.0.0.1:{server.port}", server.process
 
     def start_etcd(self):
         if shutil.which("etcd") is None:

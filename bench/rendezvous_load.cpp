@@ -1,8 +1,9 @@
 // Many nodes of one rendezvous in one process, each with a connection and a driver of its own, as
 // bench/rendezvous.py tells it. Reads one command a line, answers one line of JSON.
 //
-//   connect  backend=hosted|file|etcd endpoint=E run=R nodes=N min=N max=N [last_call_ms=M]
-//            [grace_ms=M]   makes the nodes and connects them
+//   connect  backend=hosted|file|plain|etcd endpoint=E run=R nodes=N min=N max=N [last_call_ms=M]
+//            [grace_ms=M]   makes the nodes and connects them. A plain store is one that PyTorch
+//            hosts, or a server of ours that is spoken to as if it were one
 //   join     all nodes join at once; answers when every one knows its rank
 //   storm    the same as connect and join together, without a pause between them
 //   lose     the last node's connection breaks; answers when the others have met again
@@ -24,6 +25,7 @@
 #include "muster/rendezvous/store_backend.h"
 #include "muster/store/file_store.h"
 #include "muster/store/tcp_store.h"
+#include "tests/server/dialect_transport.h"
 
 #include <fmt/format.h>
 
@@ -77,7 +79,11 @@ struct Member {
 
 class Load {
  public:
-  Load() : tcp_(loop_), transport_(tcp_), random_(Random::from_system()) {}
+  Load()
+      : tcp_(loop_),
+        transport_(tcp_),
+        pytorch_(transport_, wire::Dialect::Modern),
+        random_(Random::from_system()) {}
 
   std::string obey(const std::string& command, const Arguments& arguments) {
     if (command == "connect" || command == "storm") {
@@ -149,7 +155,18 @@ class Load {
                                          std::move(node), {});
       co_return;
     }
-    if (plan_.backend == "file") {
+    if (plan_.backend == "plain") {
+      auto endpoint = net::parse_endpoint(plan_.endpoint, 0);
+      store::TcpStoreOptions options;
+      options.endpoint = *endpoint;
+      auto store = co_await store::connect_tcp_store(loop_, pytorch_, random_, options);
+      if (!store) {
+        member.error = store.error().message;
+        co_return;
+      }
+      member.tcp = std::move(*store);
+      member.backend = make_store_backend(loop_, *member.tcp, random_, plan_.run);
+    } else if (plan_.backend == "file") {
       store::FileStoreOptions options;
       options.path = plan_.endpoint;
       auto store = store::make_file_store(loop_, random_, options);
@@ -158,7 +175,7 @@ class Load {
         co_return;
       }
       member.file = std::move(*store);
-      member.backend = make_store_backend(*member.file, random_, plan_.run);
+      member.backend = make_store_backend(loop_, *member.file, random_, plan_.run);
     } else {
       auto endpoints = parse_endpoint_list(plan_.endpoint, 2379);
       etcd::Options options;
@@ -239,10 +256,27 @@ class Load {
   }
 
   std::string meet(const std::function<Task<void>(Member&)>& work) {
+    const std::uint64_t version = state_version();
     const TrafficCount before = transport_.count();
     const TimePoint began = clock_.now();
     each(work);
-    return report(began, before);
+    std::string text = report(began, before);
+    if (plan_.backend == "file" || plan_.backend == "plain") {
+      text.back() = ',';
+      text += fmt::format(" \"state_writes\": {}}}", state_version() - version);
+    }
+    return text;
+  }
+
+  // How often the state has been written, which a token of the StoreBackend says.
+  std::uint64_t state_version() {
+    Backend* const backend = members_.front()->backend.get();
+    if (backend == nullptr) return 0;
+    const auto stored = loop_.block_on(backend->get_state());
+    if (!stored || !*stored) return 0;
+    const std::string& token = (*stored)->token;
+    const std::size_t space = token.find(' ');
+    return space == std::string::npos ? 0 : std::stoull(token.substr(space));
   }
 
   std::string report(TimePoint began, const TrafficCount& before) {
@@ -317,6 +351,7 @@ class Load {
   net::EpollLoop loop_;
   net::TcpTransport tcp_;
   CountingTransport transport_;
+  tests::DialectTransport pytorch_;
   Random random_;
   Plan plan_;
   std::map<const Member*, std::size_t> indices_;
