@@ -61,6 +61,7 @@ class DynamicGroup final : public Group {
   Task<Result<Member>> look_up(std::string name) override;
   void suspect(const Member& member) override;
   Task<Result<>> leave(TimePoint deadline) override;
+  Task<Result<>> end(TimePoint) override { co_return Result<>(); }
 
  private:
   enum class State {

@@ -76,6 +76,11 @@ class Group {
   // members then. Destroying a group without that is like dying: the others notice when the lease
   // is over.
   virtual Task<Result<>> leave(TimePoint deadline) = 0;
+
+  // All workers of a static group have agreed that it is over; each of them says so here before it
+  // goes. Whoever joins afterwards waits for a new group, and finds nothing of this one. Nothing to
+  // do in a dynamic group.
+  virtual Task<Result<>> end(TimePoint deadline) = 0;
 };
 
 // Joins the group under `store` (the agent gives a view of its own: see PrefixStore).

@@ -317,6 +317,21 @@ void NetworkAgent::wait_for_peers_to_leave() {
   alone.get_future().wait();
 }
 
+void NetworkAgent::end_group() {
+  std::promise<void> ended;
+  on_loop([&] { tasks_.start(end_group_on_loop(ended)); });
+  ended.get_future().wait();
+}
+
+Task<void> NetworkAgent::end_group_on_loop(std::promise<void>& ended) {
+  const TimePoint patience = loop_.now() + kLeaveMax;
+  if (const auto outcome = co_await group_->end(patience); !outcome) {
+    log::warn(kComponent, "{} could not say that its group has ended: {}", self().describe(),
+              outcome.error().message);
+  }
+  ended.set_value();
+}
+
 Task<void> NetworkAgent::wait_until_alone(std::promise<void>& alone) {
   const TimePoint deadline = loop_.now() + kDrainMax;
   // One connection may be from this worker to itself.

@@ -94,6 +94,8 @@ class NetworkAgent final : public Agent, private GroupEvents {
   // Until the others have closed their connections to this worker, but not for long: what they were
   // told last must not be lost with a connection that is closed too early.
   void wait_for_peers_to_leave();
+  // All workers have agreed that the group is over; before `shutdown`. See Group::end.
+  void end_group();
 
   bool is_static() const { return options_.world_size.has_value(); }
   const std::string& address() const { return member_.address; }
@@ -113,6 +115,7 @@ class NetworkAgent final : public Agent, private GroupEvents {
   void look_after_all();
   bool has_output() const;
   Task<void> wait_until_alone(std::promise<void>& alone);
+  Task<void> end_group_on_loop(std::promise<void>& ended);
   // Runs on the loop's thread and waits for it.
   void on_loop(const std::function<void()>& work);
 

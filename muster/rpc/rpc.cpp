@@ -206,6 +206,7 @@ CallResult<> shutdown(ShutdownOptions options) {
     leads = agent->is_static() && !names.empty() &&
             *std::min_element(names.begin(), names.end()) == agent->self().name();
   }
+  if (options.graceful && outcome) agent->end_group();
   if (leads && outcome) agent->wait_for_peers_to_leave();
   agent->shutdown();
   clear_current_agent();

@@ -1,7 +1,13 @@
 // StaticGroup: ranks 0 … size - 1, each with its record under a key of its own.
 //
-//   kind      what kind of group this is, and its size
-//   rank/N    the Member that has rank N
+//   kind        what kind of group this is, and its size
+//   generation  how many groups have come to their end here; not there: none
+//   rank/G/N    the Member that has rank N in generation G
+//
+// A group that all its workers have ended together may be followed by another one in the same
+// store. Each of them counts the generation up before it is done, so whoever comes again finds
+// nothing of the last one. A worker that dies and is started again finds the generation of the
+// others.
 //
 // Only commands that every PyTorch server knows are used.
 #include "muster/base/log.h"
@@ -12,9 +18,11 @@
 
 #include <fmt/format.h>
 
+#include <charconv>
 #include <cstddef>
 #include <map>
 #include <string_view>
+#include <system_error>
 #include <utility>
 
 namespace muster::rpc {
@@ -23,27 +31,60 @@ namespace {
 // How long a worker that gives up may take to find out who is missing: the store may be the reason.
 constexpr Duration kLastLookMax = std::chrono::seconds(5);
 
-std::string record_key(std::int64_t rank) { return fmt::format("rank/{}", rank); }
+constexpr std::string_view kGenerationKey = "generation";
 
-// What is in the store for `rank`; nobody else's record may be there.
-Result<Member> read_record(std::int64_t rank, std::string_view bytes) {
-  const std::string key = record_key(rank);
+std::string record_key(std::int64_t generation, std::int64_t rank) {
+  return fmt::format("rank/{}/{}", generation, rank);
+}
+
+// Where a rank has its record.
+struct Place {
+  std::int64_t generation = 0;
+  std::int64_t rank = 0;
+
+  std::string key() const { return record_key(generation, rank); }
+};
+
+// What is in the store at `place`; nobody else's record may be there.
+Result<Member> read_record(Place place, std::string_view bytes) {
+  const std::string key = place.key();
   Result<Member> member = decode_member(key, bytes);
-  if (member && member->info.id() != rank) {
+  if (member && member->info.id() != place.rank) {
     return corrupt_value(key, fmt::format("it is the record of {}", member->info.describe()));
   }
   return member;
 }
 
-// Writes `self` under its rank. What is there may be of a worker of the same name that was here
+// Requires: `loop` and `store` outlive the task.
+Task<Result<std::int64_t>> read_generation(Loop& loop, store::Store& store, std::uint64_t seed) {
+  Retries retries(seed);
+  for (;;) {
+    std::string key(kGenerationKey);
+    const auto value = co_await store.try_get(std::move(key));
+    if (value) {
+      if (!*value) co_return 0;
+      std::int64_t generation = 0;
+      const char* const end = (*value)->data() + (*value)->size();
+      const auto [stop, error] = std::from_chars((*value)->data(), end, generation);
+      if (error == std::errc() && stop == end && generation > 0) co_return generation;
+      co_return corrupt_value(std::string(kGenerationKey), "it is no number of groups");
+    }
+    const auto pause = retries.after_failure(value.error());
+    if (!pause) co_return fail(value.error());
+    const TimePoint next = after(loop.now(), *pause);
+    co_await sleep_until(loop, next);
+  }
+}
+
+// Writes `self` at its place. What is there may be of a worker of the same name that was here
 // before: it is replaced. Requires: `loop` and `store` outlive the task.
-Task<Result<>> write_record(Loop& loop, store::Store& store, Member self) {
+Task<Result<>> write_record(Loop& loop, store::Store& store, Member self, std::int64_t generation) {
   Retries retries(self.incarnation);
-  const std::int64_t rank = self.info.id();
+  const Place place{generation, self.info.id()};
   const std::string wanted = encode_member(self);
   std::string expected;
   for (;;) {
-    std::string key = record_key(rank);
+    std::string key = place.key();
     std::string before = expected;
     std::string desired = wanted;
     const auto swapped =
@@ -58,9 +99,11 @@ Task<Result<>> write_record(Loop& loop, store::Store& store, Member self) {
       expected.clear();  // it is not there any more
       pause = retries.after_conflict();
     } else {
-      const auto present = read_record(rank, swapped->value);
+      const auto present = read_record(place, swapped->value);
       if (!present) co_return fail(present.error());
-      if (present->info != self.info) co_return fail(ErrorKind::Invalid, duplicate_id_text(rank));
+      if (present->info != self.info) {
+        co_return fail(ErrorKind::Invalid, duplicate_id_text(place.rank));
+      }
       // What was there before we looked is no reason to wait; what came since is.
       const bool looked_before = !std::exchange(expected, swapped->value).empty();
       if (!looked_before) continue;
@@ -68,7 +111,7 @@ Task<Result<>> write_record(Loop& loop, store::Store& store, Member self) {
     }
     if (!pause) {
       co_return fail(ErrorKind::Unavailable,
-                     fmt::format("others keep writing key {}", log::quote(record_key(rank))));
+                     fmt::format("others keep writing key {}", log::quote(place.key())));
     }
     const TimePoint next = after(loop.now(), *pause);
     co_await sleep_until(loop, next);
@@ -76,16 +119,18 @@ Task<Result<>> write_record(Loop& loop, store::Store& store, Member self) {
 }
 
 // All members by rank, once all are there. Requires: `store` outlives the task.
-Task<Result<std::vector<Member>>> read_all(store::Store& store, std::int64_t world_size,
-                                           TimePoint deadline) {
+Task<Result<std::vector<Member>>> read_all(store::Store& store, std::int64_t generation,
+                                           std::int64_t world_size, TimePoint deadline) {
   std::vector<std::string> keys;
-  for (std::int64_t rank = 0; rank < world_size; ++rank) keys.push_back(record_key(rank));
+  for (std::int64_t rank = 0; rank < world_size; ++rank) {
+    keys.push_back(record_key(generation, rank));
+  }
   const auto values = co_await store.multi_get(std::move(keys), deadline);
   if (!values) co_return fail(values.error());
   std::vector<Member> members;
   std::map<std::string_view, std::size_t> rank_of;
   for (std::size_t rank = 0; rank < values->size(); ++rank) {
-    auto member = read_record(static_cast<std::int64_t>(rank), (*values)[rank]);
+    auto member = read_record({generation, static_cast<std::int64_t>(rank)}, (*values)[rank]);
     if (!member) co_return fail(member.error());
     members.push_back(std::move(*member));
   }
@@ -98,11 +143,14 @@ Task<Result<std::vector<Member>>> read_all(store::Store& store, std::int64_t wor
   co_return members;
 }
 
-// Requires: `store` outlives the task.
-Task<Result<std::vector<std::int64_t>>> find_missing(store::Store& store, std::int64_t world_size) {
+// Requires: `loop` and `store` outlive the task.
+Task<Result<std::vector<std::int64_t>>> find_missing(Loop& loop, store::Store& store,
+                                                     std::int64_t world_size) {
+  const auto generation = co_await read_generation(loop, store, 0);
+  if (!generation) co_return fail(generation.error());
   std::vector<std::int64_t> missing;
   for (std::int64_t rank = 0; rank < world_size; ++rank) {
-    std::string key = record_key(rank);
+    std::string key = record_key(*generation, rank);
     const auto value = co_await store.try_get(std::move(key));
     if (!value) co_return fail(value.error());
     if (!*value) missing.push_back(rank);
@@ -135,12 +183,22 @@ std::string missing_text(const std::vector<std::int64_t>& missing, std::int64_t 
       name_ranks(missing), world_size, missing.size() == 1 ? "has" : "have", describe(waited));
 }
 
+// Who has met, in which generation.
+struct Meeting {
+  std::int64_t generation = 0;
+  std::vector<Member> members;  // all of them, by rank
+};
+
 class StaticGroup final : public Group {
  public:
-  // Requires: `members` are all, by rank.
-  StaticGroup(store::Store& store, WorkerInfo self, std::vector<Member> members,
+  StaticGroup(Loop& loop, store::Store& store, WorkerInfo self, Meeting meeting,
               GroupEvents& events)
-      : store_(store), self_(std::move(self)), members_(std::move(members)), events_(events) {
+      : loop_(loop),
+        store_(store),
+        self_(std::move(self)),
+        generation_(meeting.generation),
+        members_(std::move(meeting.members)),
+        events_(events) {
     events_.on_members(members_);
   }
 
@@ -152,7 +210,8 @@ class StaticGroup final : public Group {
     if (rank == members_.size()) {
       co_return fail(ErrorKind::Invalid, unknown_destination_name_text(self_, name));
     }
-    std::string key = record_key(static_cast<std::int64_t>(rank));
+    const Place place{generation_, static_cast<std::int64_t>(rank)};
+    std::string key = place.key();
     const auto value = co_await store_.try_get(std::move(key));
     if (!value) co_return fail(value.error());
     if (!*value) {
@@ -161,11 +220,11 @@ class StaticGroup final : public Group {
                                  "been started again",
                                  members_[rank].info.describe()));
     }
-    auto found = read_record(static_cast<std::int64_t>(rank), **value);
+    auto found = read_record(place, **value);
     if (!found) co_return found;
     // The name of a rank never changes.
     if (found->info.name() != name) {
-      co_return corrupt_value(record_key(static_cast<std::int64_t>(rank)),
+      co_return corrupt_value(place.key(),
                               fmt::format("it is the record of {}", found->info.describe()));
     }
     if (*found != members_[rank]) {
@@ -178,28 +237,57 @@ class StaticGroup final : public Group {
   void suspect(const Member&) override {}
   Task<Result<>> leave(TimePoint) override { co_return Result<>(); }
 
+  Task<Result<>> end(TimePoint deadline) override {
+    auto ending = count_up();
+    std::string what = "the store does not answer";
+    auto ended = co_await with_deadline(loop_, deadline, std::move(ending), std::move(what));
+    co_return ended;
+  }
+
  private:
+  Task<Result<>> count_up() {
+    Retries retries(static_cast<std::uint64_t>(self_.id()));
+    for (;;) {
+      std::string key(kGenerationKey);
+      std::string before = generation_ == 0 ? "" : fmt::to_string(generation_);
+      std::string next = fmt::to_string(generation_ + 1);
+      // Whoever is first changes it; for the others it is as it should be already.
+      const auto swapped =
+          co_await store_.compare_set(std::move(key), std::move(before), std::move(next));
+      if (swapped) co_return Result<>();
+      const auto pause = retries.after_failure(swapped.error());
+      if (!pause) co_return fail(swapped.error());
+      const TimePoint later = after(loop_.now(), *pause);
+      co_await sleep_until(loop_, later);
+    }
+  }
+
+  Loop& loop_;
   store::Store& store_;
   const WorkerInfo self_;
+  const std::int64_t generation_;
   std::vector<Member> members_;  // by rank
   GroupEvents& events_;
 };
 
 // Comes to the group and waits for the others, without the last look for who is missing.
-Task<Result<std::vector<Member>>> meet(Loop& loop, store::Store& store, Member self,
-                                       std::int64_t world_size, TimePoint deadline) {
+Task<Result<Meeting>> meet(Loop& loop, store::Store& store, Member self, std::int64_t world_size,
+                           TimePoint deadline) {
   const auto agreed = co_await agree_on_kind(loop, store, world_size, self.incarnation);
   if (!agreed) co_return fail(agreed.error());
   const auto rank = static_cast<std::size_t>(self.info.id());
   const std::uint64_t incarnation = self.incarnation;
-  const auto written = co_await write_record(loop, store, std::move(self));
+  const auto generation = co_await read_generation(loop, store, incarnation);
+  if (!generation) co_return fail(generation.error());
+  const auto written = co_await write_record(loop, store, std::move(self), *generation);
   if (!written) co_return fail(written.error());
-  auto members = co_await read_all(store, world_size, deadline);
-  if (members && (*members)[rank].incarnation != incarnation) {
+  auto members = co_await read_all(store, *generation, world_size, deadline);
+  if (!members) co_return fail(members.error());
+  if ((*members)[rank].incarnation != incarnation) {
     // Somebody of our name and rank came after us. It cannot know that we still run, but we do.
     co_return fail(ErrorKind::Invalid, duplicate_id_text(static_cast<std::int64_t>(rank)));
   }
-  co_return members;
+  co_return Meeting{*generation, std::move(*members)};
 }
 
 }  // namespace
@@ -217,17 +305,17 @@ Task<Result<std::unique_ptr<Group>>> join_static_group(Loop& loop, store::Store&
   const WorkerInfo me = self.info;
   auto meeting = meet(loop, store, std::move(self), world_size, deadline);
   std::string what = "the store does not answer";
-  auto members = co_await with_deadline(loop, deadline, std::move(meeting), std::move(what));
-  if (members) {
+  auto met = co_await with_deadline(loop, deadline, std::move(meeting), std::move(what));
+  if (met) {
     std::unique_ptr<Group> group =
-        std::make_unique<StaticGroup>(store, me, std::move(*members), events);
+        std::make_unique<StaticGroup>(loop, store, me, std::move(*met), events);
     co_return group;
   }
-  if (members.error().kind != ErrorKind::Timeout) co_return fail(members.error());
+  if (met.error().kind != ErrorKind::Timeout) co_return fail(met.error());
 
   const Duration waited = loop.now() - since;
   const TimePoint latest = after(loop.now(), kLastLookMax);
-  auto looking = find_missing(store, world_size);
+  auto looking = find_missing(loop, store, world_size);
   std::string silent = "the store does not answer";
   const auto missing = co_await with_deadline(loop, latest, std::move(looking), std::move(silent));
   if (!missing) {

@@ -186,17 +186,55 @@ TEST_F(StaticGroupTest, RefusesRanksAndSizesThatCannotBe) {
 }
 
 TEST_F(StaticGroupTest, LeavesWhatItCannotReadAsItIs) {
-  ASSERT_TRUE(loop.block_on(store->set("rank/0", "somebody else's")));
+  ASSERT_TRUE(loop.block_on(store->set("rank/0/0", "somebody else's")));
   GroupWorker& a = start("a", 0, 2);
-  EXPECT_TRUE(failed_with(a.error, ErrorKind::Corrupt, "\"rank/0\""));
+  EXPECT_TRUE(failed_with(a.error, ErrorKind::Corrupt, "\"rank/0/0\""));
   // Nor does one look at others' values with more trust.
-  ASSERT_TRUE(loop.block_on(store->set("rank/1", encode_member(member("x", 5, 9)))));
-  ASSERT_TRUE(loop.block_on(store->set("rank/0", encode_member(member("a", 0, 9)))));
+  ASSERT_TRUE(loop.block_on(store->set("rank/0/1", encode_member(member("x", 5, 9)))));
+  ASSERT_TRUE(loop.block_on(store->set("rank/0/0", encode_member(member("a", 0, 9)))));
   GroupWorker& again = start("a", 0, 2);
-  EXPECT_TRUE(failed_with(again.error, ErrorKind::Corrupt, "\"rank/1\""));
-  EXPECT_EQ(*loop.block_on(store->get("rank/1", kNever)), encode_member(member("x", 5, 9)));
+  EXPECT_TRUE(failed_with(again.error, ErrorKind::Corrupt, "\"rank/0/1\""));
+  EXPECT_EQ(*loop.block_on(store->get("rank/0/1", kNever)), encode_member(member("x", 5, 9)));
+  ASSERT_TRUE(loop.block_on(store->set("generation", "-1")));
+  EXPECT_TRUE(failed_with(start("a", 0, 2).error, ErrorKind::Corrupt, "\"generation\""));
   ASSERT_TRUE(loop.block_on(store->set(std::string(kGroupKindKey), "MusterRG1 static 4x")));
   EXPECT_TRUE(failed_with(start("a", 0, 2).error, ErrorKind::Corrupt, "\"kind\""));
+}
+
+TEST_F(StaticGroupTest, AfterItsEndAnotherOneBeginsAndFindsNothingOfIt) {  // S49
+  for (int generation = 0; generation < 3; ++generation) {
+    workers.clear();
+    start("a", 0, 2);
+    start("b", 1, 2);
+    ASSERT_TRUE(workers[0].group && workers[1].group);
+    // One of the two is done already and comes again while the other one is still about to go.
+    ASSERT_TRUE(loop.block_on(workers[0].group->end(loop.now() + 1s)));
+    GroupWorker& early = start("a", 0, 2);
+    EXPECT_FALSE(early.done());
+    ASSERT_TRUE(loop.block_on(workers[1].group->end(loop.now() + 1s)));
+    EXPECT_FALSE(early.done());
+    GroupWorker& late = start("b", 1, 2);
+    ASSERT_TRUE(early.group && late.group);
+    EXPECT_EQ(early.members, (std::vector<Member>{early.self, late.self}));
+    EXPECT_EQ(late.members, early.members);
+    ASSERT_TRUE(loop.block_on(early.group->end(loop.now() + 1s)));
+  }
+}
+
+TEST_F(StaticGroupTest, WhoIsStartedAgainFindsTheGenerationOfTheOthers) {
+  start("a", 0, 2);
+  start("b", 1, 2);
+  for (GroupWorker& worker : workers) {
+    ASSERT_TRUE(loop.block_on(worker.group->end(loop.now() + 1s)));
+  }
+  GroupWorker& a = start("a", 0, 2);
+  GroupWorker& b = start("b", 1, 2);
+  ASSERT_TRUE(a.group && b.group);
+  b.die();
+  GroupWorker& again = start("b", 1, 2);
+  ASSERT_NE(again.group, nullptr);
+  EXPECT_EQ(again.members, (std::vector<Member>{a.self, again.self}));
+  EXPECT_EQ(*look_up(a, "b"), again.self);
 }
 
 TEST_F(StaticGroupTest, TriesAgainWhenNobodyKnowsWhetherAWriteTookEffect) {
