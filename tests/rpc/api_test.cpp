@@ -1,0 +1,369 @@
+// The API that programs use (rpc.h), with one worker: what it takes, what it refuses, and how it
+// begins and ends. Several workers: groups_test.py.
+#include "muster/rpc/rpc.h"
+#include "tests/rpc/cluster.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace muster::rpc {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::StoreHost;
+
+constexpr std::string_view kNotRunning = "RPC has not been initialized";
+
+const Procedure<std::int64_t(std::int64_t, std::int64_t)> kAdd("add");
+const Procedure<void(std::string)> kFail("fail");
+const Procedure<std::int64_t()> kHold("hold");
+const Procedure<std::int64_t()> kBlock("block");
+const Procedure<void()> kMissing("ad");
+
+// What `hold` answers with, later, and until when `block` keeps its thread busy.
+Promise<std::int64_t>& gate() {
+  static Promise<std::int64_t> promise;
+  return promise;
+}
+
+void define_all() {
+  static const bool kDone = [] {
+    EXPECT_TRUE(define(kAdd, [](std::int64_t a, std::int64_t b) { return a + b; }));
+    EXPECT_TRUE(define(kFail, [](std::string text) { throw std::out_of_range(text); }));
+    EXPECT_TRUE(define(kHold, [] { return gate().future(); }));
+    // Not by waiting for the future: a function that does so gives its thread away.
+    EXPECT_TRUE(define(kBlock, [] {
+      const auto future = gate().future();
+      while (!future.done()) std::this_thread::yield();
+      return future.get();
+    }));
+    return true;
+  }();
+  (void)kDone;
+}
+
+class RpcApiTest : public ::testing::Test {
+ protected:
+  RpcApiTest() {
+    for (const char* const name :
+         {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "MUSTER_ROUND", "TORCHELASTIC_RUN_ID",
+          "TORCHELASTIC_RESTART_COUNT", "MUSTER_SOCKET_IFNAME", "TP_SOCKET_IFNAME"}) {
+      ::unsetenv(name);
+    }
+    define_all();
+    gate() = Promise<std::int64_t>();
+  }
+  ~RpcApiTest() override {
+    gate().set(0);
+    if (!is_running()) return;
+    EXPECT_TRUE(shutdown({.graceful = false}));
+  }
+
+  static void set(const char* name, const std::string& value) {
+    ASSERT_EQ(::setenv(name, value.c_str(), 1), 0);
+  }
+  void set_all() const {
+    set("RANK", "0");
+    set("WORLD_SIZE", "1");
+    set("MASTER_ADDR", "127.0.0.1");
+    set("MASTER_PORT", std::to_string(store_.port()));
+  }
+  InitOptions alone(std::string name = "me") const {
+    InitOptions options;
+    options.name = std::move(name);
+    options.rank = 0;
+    options.world_size = 1;
+    options.store = "127.0.0.1:" + std::to_string(store_.port());
+    return options;
+  }
+  // Why `init` refuses; empty if it does not.
+  static std::string refusal(InitOptions options) {
+    const auto started = init(std::move(options));
+    EXPECT_EQ(is_running(), started.has_value());
+    return started ? std::string() : started.error().message;
+  }
+
+  StoreHost store_;
+};
+
+// Waits until a figure has that value; only the figures tell how far a call is on the other side.
+::testing::AssertionResult wait_for_figure(const std::string& name, const std::string& value) {
+  const TimePoint deadline = SystemClock().now() + 60s;
+  while (metrics().at(name) != value) {
+    if (SystemClock().now() > deadline) {
+      return ::testing::AssertionFailure() << name << " is " << metrics().at(name);
+    }
+    std::this_thread::yield();
+  }
+  return ::testing::AssertionSuccess();
+}
+
+bool contains(std::string_view text, std::string_view part) {
+  return text.find(part) != std::string_view::npos;
+}
+
+// ---- starting -----------------------------------------------------------------------------------
+
+TEST_F(RpcApiTest, StartsFromTheEnvironmentThatMusterRunSets) {
+  set_all();
+  ASSERT_EQ(refusal({}), "");
+  EXPECT_EQ(self().name(), "worker0");
+  EXPECT_EQ(self().id(), 0);
+  EXPECT_EQ(call("worker0", kAdd, 1, 2).value(), 3);
+}
+
+TEST_F(RpcApiTest, OptionsComeBeforeTheEnvironment) {
+  set("RANK", "5");
+  set("WORLD_SIZE", "9");
+  set("MASTER_ADDR", "256.256.256.256");
+  set("MASTER_PORT", "nonsense");
+  ASSERT_EQ(refusal(alone()), "");
+  EXPECT_EQ(self().name(), "me");
+}
+
+TEST_F(RpcApiTest, AVariableThatIsMissingIsNamed) {
+  for (const char* const name : {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}) {
+    set_all();
+    ::unsetenv(name);
+    const std::string text = refusal({});
+    EXPECT_TRUE(contains(text, std::string("environment variable ") + name + " expected")) << text;
+  }
+}
+
+TEST_F(RpcApiTest, AVariableThatIsNoNumberIsShown) {
+  set_all();
+  set("RANK", "0x");
+  const std::string text = refusal({});
+  EXPECT_TRUE(contains(text, "RANK must be a number, not \"0x\"")) << text;
+}
+
+TEST_F(RpcApiTest, OptionsThatMakeNoSenseAreRefusedAndTheNextStartWorks) {
+  InitOptions options = alone();
+  options.rank = 1;
+  EXPECT_TRUE(contains(refusal(options), "rank 1 does not belong to a world of size 1"));
+  options.rank = -1;
+  EXPECT_NE(refusal(options), "");
+  options = alone();
+  options.world_size = 0;
+  EXPECT_TRUE(contains(refusal(options), "world of size 0"));
+  EXPECT_TRUE(contains(refusal(alone("no blanks")), "Worker name must match"));
+  options = alone();
+  options.thread_count = 0;
+  EXPECT_NE(refusal(options), "");
+  options = alone();
+  options.timeout = -1s;
+  EXPECT_NE(refusal(options), "");
+  EXPECT_EQ(refusal(alone()), "");
+}
+
+TEST_F(RpcApiTest, AWorkerThatDoesNotComeIsNamed) {
+  InitOptions options = alone();
+  options.world_size = 2;
+  options.start_timeout = 50ms;
+  const auto started = init(options);
+  ASSERT_FALSE(started);
+  EXPECT_EQ(started.error().kind, ErrorKind::Timeout);
+  EXPECT_TRUE(contains(started.error().message, "rank 1 of 2 has not come"))
+      << started.error().message;
+  EXPECT_FALSE(is_running());
+}
+
+// S46
+TEST_F(RpcApiTest, StartingTwiceIsRefusedAndTheFirstGoesOn) {
+  ASSERT_TRUE(init(alone()));
+  const auto again = init(alone("other"));
+  ASSERT_FALSE(again);
+  EXPECT_EQ(again.error().kind, ErrorKind::Conflict);
+  EXPECT_TRUE(contains(again.error().message, "RPC is already initialized"))
+      << again.error().message;
+  EXPECT_EQ(call("me", kAdd, 1, 2).value(), 3);
+}
+
+// S48
+TEST_F(RpcApiTest, AWorkerAloneCallsItselfAndEndsGracefully) {
+  ASSERT_TRUE(init(alone()));
+  EXPECT_EQ(call("me", kAdd, 1, 2).value(), 3);
+  EXPECT_EQ(async("me", kAdd, 3, 4).get(), 7);
+  EXPECT_TRUE(barrier());
+  ASSERT_EQ(workers().size(), 1U);
+  EXPECT_EQ(workers()[0], self());
+  EXPECT_TRUE(shutdown());
+}
+
+TEST_F(RpcApiTest, AWorkerOfADynamicGroupMayHaveAnyNumber) {
+  InitOptions options = alone("late");
+  options.rank = 7;
+  options.world_size.reset();
+  options.dynamic = true;
+  ASSERT_EQ(refusal(options), "");
+  EXPECT_EQ(call(7, kAdd, 1, 2).value(), 3);
+  EXPECT_TRUE(shutdown());
+}
+
+// ---- ending -------------------------------------------------------------------------------------
+
+// S170
+TEST_F(RpcApiTest, WithoutRpcEverythingSaysSo) {
+  const auto check = [] {
+    EXPECT_FALSE(is_running());
+    const auto called = call("me", kAdd, 1, 2);
+    ASSERT_FALSE(called);
+    EXPECT_EQ(called.error().kind, CallErrorKind::Rejected);
+    EXPECT_FALSE(called.error().sent);
+    EXPECT_TRUE(called.error().message.starts_with(kNotRunning)) << called.error().message;
+    const auto later = async("me", kAdd, 1, 2).wait();
+    ASSERT_FALSE(later);
+    EXPECT_TRUE(later.error().message.starts_with(kNotRunning));
+    EXPECT_TRUE(barrier().error().message.starts_with(kNotRunning));
+    EXPECT_TRUE(shutdown().error().message.starts_with(kNotRunning));
+    EXPECT_THROW(self(), CallException);
+    EXPECT_THROW(workers(), CallException);
+    EXPECT_TRUE(metrics().empty());
+  };
+  check();
+  ASSERT_TRUE(init(alone()));
+  ASSERT_TRUE(shutdown());
+  check();
+}
+
+// S49
+TEST_F(RpcApiTest, MayStartAgainAndAgain) {
+  for (int time = 0; time < 3; ++time) {
+    ASSERT_EQ(refusal(alone()), "");
+    EXPECT_EQ(call("me", kAdd, time, 2).value(), time + 2);
+    EXPECT_TRUE(barrier());
+    ASSERT_TRUE(shutdown());
+  }
+}
+
+TEST_F(RpcApiTest, ACallThatWaitsWhenRpcEndsFails) {
+  ASSERT_TRUE(init(alone()));
+  const Future<std::int64_t> held = async("me", kHold);
+  ASSERT_TRUE(shutdown({.graceful = false}));
+  EXPECT_FALSE(held.wait());
+}
+
+// ---- calling ------------------------------------------------------------------------------------
+
+// S41
+TEST_F(RpcApiTest, ADestinationIsANameAnIdOrAnInfo) {
+  ASSERT_TRUE(init(alone()));
+  EXPECT_EQ(call("me", kAdd, 1, 2).value(), 3);
+  EXPECT_EQ(call(std::string("me"), kAdd, 1, 2).value(), 3);
+  EXPECT_EQ(call(0, kAdd, 1, 2).value(), 3);
+  EXPECT_EQ(call(self(), kAdd, 1, 2).value(), 3);
+  EXPECT_EQ(call(to(self()).within(60s), kAdd, 1, 2).value(), 3);
+}
+
+// S42
+TEST_F(RpcApiTest, ADestinationThatIsNotThereIsRefusedUnsent) {
+  ASSERT_TRUE(init(alone()));
+  for (const Destination& nobody : {Destination("nobody"), Destination(1), Destination(-1),
+                                    Destination(std::int64_t{1} << 40U)}) {
+    const auto outcome = call(nobody, kAdd, 1, 2);
+    ASSERT_FALSE(outcome);
+    EXPECT_EQ(outcome.error().kind, CallErrorKind::Rejected);
+    EXPECT_FALSE(outcome.error().sent);
+    EXPECT_TRUE(contains(outcome.error().message, "could not find destination"))
+        << outcome.error().message;
+  }
+}
+
+TEST_F(RpcApiTest, ATimeoutEndsTheCallAndNotTheFunction) {
+  ASSERT_TRUE(init(alone()));
+  const auto outcome = call(to("me").within(20ms), kHold);
+  ASSERT_FALSE(outcome);
+  EXPECT_EQ(outcome.error().kind, CallErrorKind::Timeout);
+  EXPECT_TRUE(render(outcome.error())
+                  .starts_with("RPCErr:1:RPC ran for more than set timeout (20 ms) and will now be "
+                               "marked with an error"))
+      << render(outcome.error());
+  EXPECT_EQ(call("me", kAdd, 1, 2).value(), 3);
+}
+
+TEST_F(RpcApiTest, ACallMayBeGivenMoreTimeThanTheOthers) {
+  InitOptions options = alone();
+  options.timeout = 20ms;
+  options.start_timeout = 60s;
+  ASSERT_EQ(refusal(options), "");
+  const Future<std::int64_t> patient = async(to("me").within(Duration::zero()), kHold);
+  const auto hasty = call("me", kHold);
+  ASSERT_FALSE(hasty);
+  EXPECT_EQ(hasty.error().kind, CallErrorKind::Timeout);
+  gate().set(5);
+  EXPECT_EQ(patient.get(), 5);
+}
+
+TEST_F(RpcApiTest, ATimeoutBelowZeroIsRefused) {
+  ASSERT_TRUE(init(alone()));
+  const auto outcome = call(to("me").within(-2s), kAdd, 1, 2);
+  ASSERT_FALSE(outcome);
+  EXPECT_EQ(outcome.error().kind, CallErrorKind::Rejected);
+}
+
+TEST_F(RpcApiTest, WhatAFunctionThrowsComesWithItsType) {
+  ASSERT_TRUE(init(alone()));
+  const auto outcome = call("me", kFail, "too far");
+  ASSERT_FALSE(outcome);
+  EXPECT_EQ(outcome.error().kind, CallErrorKind::Remote);
+  EXPECT_EQ(outcome.error().type, "std::out_of_range");
+  EXPECT_TRUE(contains(outcome.error().message, "too far")) << outcome.error().message;
+}
+
+TEST_F(RpcApiTest, AFunctionThatIsNotThereIsRefusedWithTheNearestName) {
+  ASSERT_TRUE(init(alone()));
+  const auto outcome = call("me", kMissing);
+  ASSERT_FALSE(outcome);
+  EXPECT_EQ(outcome.error().kind, CallErrorKind::Remote);
+  EXPECT_TRUE(contains(outcome.error().message, "add")) << outcome.error().message;
+}
+
+TEST_F(RpcApiTest, ACallerWithOtherTypesIsRefused) {
+  ASSERT_TRUE(init(alone()));
+  const Procedure<double(double, double)> other("add");
+  const auto outcome = call("me", other, 1.0, 2.0);
+  ASSERT_FALSE(outcome);
+  EXPECT_EQ(outcome.error().kind, CallErrorKind::Remote);
+}
+
+// ---- metrics ------------------------------------------------------------------------------------
+
+// S57
+TEST_F(RpcApiTest, TheFiguresShowTheThreads) {
+  InitOptions options = alone();
+  options.thread_count = 27;
+  ASSERT_EQ(refusal(options), "");
+  EXPECT_EQ(metrics().at("agent.thread_pool_size"), "27");
+  const Future<std::int64_t> blocking = async("me", kBlock);
+  EXPECT_TRUE(wait_for_figure("agent.num_idle_threads", "26"));
+  gate().set(1);
+  EXPECT_EQ(blocking.get(), 1);
+}
+
+TEST_F(RpcApiTest, TheFiguresShowTheCallsUnderWay) {
+  ASSERT_TRUE(init(alone()));
+  EXPECT_EQ(metrics().at("agent.client_active_calls"), "0");
+  EXPECT_EQ(metrics().at("agent.server_active_calls"), "0");
+  EXPECT_EQ(metrics().at("agent.server_active_async_calls"), "0");
+  const Future<std::int64_t> held = async("me", kHold);
+  EXPECT_EQ(metrics().at("agent.client_active_calls"), "1");
+  EXPECT_TRUE(wait_for_figure("agent.server_active_async_calls", "1"));
+  EXPECT_EQ(metrics().at("agent.server_active_calls"), "1");
+  gate().set(1);
+  EXPECT_EQ(held.get(), 1);
+  EXPECT_NE(metrics().at("peer.me.sent_bytes"), "0");
+  EXPECT_NE(metrics().at("peer.me.received_bytes"), "0");
+}
+
+}  // namespace
+}  // namespace muster::rpc

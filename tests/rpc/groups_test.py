@@ -1,0 +1,241 @@
+"""Groups of real processes: they call each other, wait for each other, come, go and die.
+
+Environment, besides that of tests/pytorch/muster.py:
+  MUSTER_RPC_WORKER   rpc_worker; without it, build/bin/rpc_worker of this source tree
+"""
+
+import faulthandler
+import os
+import pathlib
+import subprocess
+import sys
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests" / "run"))
+import launch  # noqa: E402
+import muster  # noqa: E402
+
+PROGRAM = os.environ.get("MUSTER_RPC_WORKER") or str(ROOT / "build" / "bin" / "rpc_worker")
+
+
+class Worker:
+    """A process that does what it is told; see rpc_worker.cpp."""
+
+    def __init__(self, name, server):
+        self.name = name
+        self.process = subprocess.Popen(
+            [PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0,
+            env={"MASTER_ADDR": server.host, "MASTER_PORT": str(server.port)})
+        self._out = launch.Stream(self.process.stdout)
+        self._asked = 0
+
+    def tell(self, order):
+        """Gives an order, without waiting for the answer."""
+        self._asked += 1
+        self.process.stdin.write(f"{order}\n".encode())
+
+    def has_answered(self):
+        return self._out.text.count("\n") >= self._asked
+
+    def answer(self):
+        """The answer to the last order."""
+        self._out.wait(r"\A(.*\n){%d}" % self._asked)
+        return self._out.text.splitlines()[self._asked - 1]
+
+    def ask(self, order):
+        self.tell(order)
+        return self.answer()
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+
+    def end(self):
+        """Closes its input; its exit status."""
+        self.process.stdin.close()
+        status = self.process.wait(launch.PATIENCE_SECONDS)
+        self._out.close()
+        return status
+
+    def clean_up(self):
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        self._out.close()
+        self.process.stdin.close()
+
+
+class Case(unittest.TestCase):
+
+    def setUp(self):
+        faulthandler.dump_traceback_later(muster.TEST_SECONDS_MAX, exit=True)
+        self.addCleanup(faulthandler.cancel_dump_traceback_later)
+        self.server = muster.Server(host="127.0.0.1")
+        self.addCleanup(self.server.stop)
+
+    def worker(self, name):
+        worker = Worker(name, self.server)
+        self.addCleanup(worker.clean_up)
+        return worker
+
+    def workers(self, count):
+        return [self.worker(f"worker{rank}") for rank in range(count)]
+
+    def ask_all(self, workers, order):
+        """All do it at once; their answers."""
+        for worker in workers:
+            worker.tell(order)
+        return [worker.answer() for worker in workers]
+
+    def assert_all(self, workers, order, answer="ok"):
+        self.assertEqual(self.ask_all(workers, order), [answer] * len(workers))
+
+    def init_static(self, workers):
+        for rank, worker in enumerate(workers):
+            worker.tell(f"init {worker.name} {rank} {len(workers)}")
+        self.assertEqual([worker.answer() for worker in workers], ["ok"] * len(workers))
+
+    def static_group(self, count):
+        workers = self.workers(count)
+        self.init_static(workers)
+        return workers
+
+    def assert_all_reach_all(self, workers):
+        for number, caller in enumerate(workers):
+            for callee in workers:
+                self.assertEqual(caller.ask(f"add {callee.name} {number} 100"),
+                                 f"ok {number + 100}", f"{caller.name} calls {callee.name}")
+
+
+class StaticGroup(Case):
+
+    def test_all_call_all_and_end_together(self):
+        workers = self.static_group(4)
+        self.assert_all_reach_all(workers)
+        self.assert_all(workers, "barrier")
+        self.assert_all(workers, "workers", "ok worker0 worker1 worker2 worker3")
+        self.assert_all(workers, "shutdown graceful")
+        self.assertEqual([worker.end() for worker in workers], [0] * 4)
+
+    def test_who_waits_for_the_end_goes_on_to_serve(self):
+        busy, *idle = self.static_group(3)
+        for worker in idle:
+            worker.tell("shutdown graceful")
+        for number in range(20):
+            for worker in idle:
+                self.assertEqual(busy.ask(f"add {worker.name} {number} 1"), f"ok {number + 1}")
+        self.assertFalse(any(worker.has_answered() for worker in idle))
+        self.assertEqual(busy.ask("shutdown graceful"), "ok")
+        self.assertEqual([worker.answer() for worker in idle], ["ok", "ok"])
+
+    def test_a_barrier_waits_for_the_last(self):
+        *early, last = self.static_group(3)
+        for worker in early:
+            worker.tell("barrier")
+        self.assertEqual(last.ask("add worker0 1 2"), "ok 3")
+        self.assertFalse(any(worker.has_answered() for worker in early))
+        self.assertEqual(last.ask("barrier"), "ok")
+        self.assertEqual([worker.answer() for worker in early], ["ok", "ok"])
+
+    # S49
+    def test_a_group_may_start_again_through_the_same_store(self):
+        workers = self.workers(3)
+        for _ in range(5):
+            self.init_static(workers)
+            self.assert_all_reach_all(workers)
+            self.assert_all(workers, "shutdown graceful")
+
+    # S44
+    def test_workers_of_one_name_are_all_refused(self):
+        workers = [self.worker("same"), self.worker("same")]
+        for rank, worker in enumerate(workers):
+            worker.tell(f"init same {rank} 2")
+        for worker in workers:
+            self.assertIn("is not unique", worker.answer())
+
+    # S172
+    def test_calls_to_a_worker_that_is_killed_fail_with_its_name(self):
+        caller, _, callee = self.static_group(3)
+        self.assertEqual(caller.ask("hold worker2"), "ok")
+        self.assertEqual(caller.ask("add worker2 1 2"), "ok 3")  # so the other one has got there
+        callee.kill()
+        answer = caller.ask("held")
+        self.assertRegex(answer, r"^error unreachable: .*worker2")
+        self.assertEqual(caller.ask("add worker1 1 2"), "ok 3")
+
+    # S172
+    def test_a_worker_that_is_started_again_is_called_again(self):
+        caller, callee = self.static_group(2)
+        self.assertEqual(caller.ask("add worker1 1 2"), "ok 3")
+        callee.kill()
+        again = self.worker("worker1")
+        self.assertEqual(again.ask("init worker1 1 2"), "ok")
+        self.assertEqual(again.ask("add worker0 2 2"), "ok 4")
+        # The first call may find out that the old one is gone.
+        answers = [caller.ask("add worker1 3 2") for _ in range(2)]
+        self.assertEqual(answers[-1], "ok 5", answers)
+
+    # S173
+    def test_a_graceful_end_without_a_worker_that_was_killed_names_it(self):
+        for victim in (0, 1, 2):  # worker0 leads
+            with self.subTest(victim=victim):
+                server = muster.Server(host="127.0.0.1")
+                self.addCleanup(server.stop)
+                self.server = server
+                workers = self.static_group(3)
+                self.assert_all_reach_all(workers)
+                workers.pop(victim).kill()
+                for answer in self.ask_all(workers, "shutdown graceful"):
+                    self.assertRegex(answer, rf"^error \w+: .*worker{victim}")
+                # They have stopped all the same.
+                for answer in self.ask_all(workers, "barrier"):
+                    self.assertIn("RPC has not been initialized", answer)
+                self.assertEqual([worker.end() for worker in workers], [0, 0])
+
+
+class DynamicGroup(Case):
+
+    # S174
+    def test_four_start_and_end(self):
+        workers = self.workers(4)
+        for rank, worker in enumerate(workers):
+            worker.tell(f"init {worker.name} {rank}")
+        self.assertEqual([worker.answer() for worker in workers], ["ok"] * 4)
+        self.assert_all_reach_all(workers)
+        self.assert_all(workers, "shutdown graceful")
+        self.assertEqual([worker.end() for worker in workers], [0] * 4)
+
+    # S175, S176
+    def test_newcomers_and_members_call_each_other_at_once(self):
+        first, *others = self.workers(4)
+        self.assertEqual(first.ask("init worker0 0"), "ok")
+        for rank, newcomer in enumerate(others, 1):
+            self.assertEqual(newcomer.ask(f"init {newcomer.name} {rank}"), "ok")
+            self.assertEqual(newcomer.ask(f"add worker0 {rank} 10"), f"ok {rank + 10}")
+            self.assertEqual(first.ask(f"add {newcomer.name} {rank} 20"), f"ok {rank + 20}")
+        self.assert_all_reach_all([first, *others])
+
+    def test_who_has_left_is_not_found_and_may_come_back(self):
+        stays, goes = self.workers(2)
+        self.assertEqual(stays.ask("init worker0 0"), "ok")
+        self.assertEqual(goes.ask("init worker1 1"), "ok")
+        self.assertEqual(stays.ask("add worker1 1 2"), "ok 3")
+        self.assertEqual(goes.ask("shutdown graceful"), "ok")
+        launch.wait_until(lambda: "could not find destination" in stays.ask("add worker1 1 2"),
+                          "worker0 forgets worker1")
+        self.assertEqual(goes.ask("init worker1 1"), "ok")
+        self.assertEqual(stays.ask("add worker1 1 2"), "ok 3")
+        self.assertEqual(goes.ask("add worker0 1 2"), "ok 3")
+
+    def test_a_name_that_is_in_use_is_refused(self):
+        member, other = self.worker("a"), self.worker("a")
+        self.assertEqual(member.ask("init a 0"), "ok")
+        self.assertIn("is not unique", other.ask("init a 1"))
+        self.assertEqual(other.ask("init b 1"), "ok")
+        other.name = "b"
+        self.assert_all_reach_all([member, other])
+
+
+if __name__ == "__main__":
+    muster.main()

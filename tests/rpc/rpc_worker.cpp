@@ -1,0 +1,116 @@
+// A worker that does what its standard input says, one line at a time, and answers each with one
+// line: `ok …` or `error KIND: TEXT`. For tests of RPC with real processes.
+//
+//   init NAME RANK [WORLD_SIZE]   without a world size: a dynamic group
+//   add TO A B                    calls add(A, B)
+//   hold TO                       calls a function that never answers, and goes on
+//   held                          how the last of those ended
+//   workers                       the names of all, by id
+//   barrier
+//   shutdown [graceful]           or without: just goes
+//
+// Environment: MASTER_ADDR and MASTER_PORT, the store.
+
+#include "muster/rpc/rpc.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <functional>
+#include <iostream>
+#include <map>
+#include <optional>
+#include <sstream>
+#include <string>
+
+namespace {
+
+namespace rpc = muster::rpc;
+
+const rpc::Procedure<std::int64_t(std::int64_t, std::int64_t)> kAdd("add");
+const rpc::Procedure<void()> kHold("hold");
+
+std::string describe(const rpc::CallError& error) {
+  return fmt::format("error {}: {}", rpc::name_of(error.kind), error.message);
+}
+
+template <typename T>
+std::string describe(const rpc::CallResult<T>& outcome) {
+  if (!outcome) return describe(outcome.error());
+  if constexpr (std::is_void_v<T>) {
+    return "ok";
+  } else {
+    return fmt::format("ok {}", *outcome);
+  }
+}
+
+std::string init(std::istream& words) {
+  rpc::InitOptions options;
+  std::int64_t rank = 0;
+  std::int64_t world_size = 0;
+  words >> options.name >> rank;
+  options.rank = rank;
+  if (words >> world_size) {
+    options.world_size = world_size;
+  } else {
+    options.dynamic = true;
+  }
+  options.address = "127.0.0.1";
+  const auto started = rpc::init(options);
+  if (started) return "ok";
+  return fmt::format("error {}: {}", muster::name_of(started.error().kind),
+                     started.error().message);
+}
+
+class Worker {
+ public:
+  std::string obey(const std::string& line) {
+    std::istringstream words(line);
+    std::string verb;
+    words >> verb;
+    if (verb == "init") return init(words);
+    if (verb == "barrier") return describe(rpc::barrier());
+    std::string word;
+    words >> word;
+    if (verb == "shutdown") return describe(rpc::shutdown({.graceful = word == "graceful"}));
+    if (verb == "workers") {
+      std::string answer = "ok";
+      for (const rpc::WorkerInfo& info : rpc::workers()) answer += " " + info.name();
+      return answer;
+    }
+    if (verb == "add") {
+      std::int64_t a = 0;
+      std::int64_t b = 0;
+      words >> a >> b;
+      return describe(rpc::call(word, kAdd, a, b));
+    }
+    if (verb == "hold") {
+      held_ = rpc::async(rpc::to(word).within(muster::Duration::zero()), kHold);
+      return "ok";
+    }
+    if (verb == "held" && held_) return describe(held_->wait());
+    return "error: what is " + line;
+  }
+
+ private:
+  std::optional<rpc::Future<>> held_;
+};
+
+}  // namespace
+
+int main() {
+  // Never destroyed: a call that waits for it ends with the process.
+  static const auto* const kNever = new rpc::Promise<>;
+  const auto add = rpc::define(kAdd, [](std::int64_t a, std::int64_t b) { return a + b; });
+  const auto hold = rpc::define(kHold, [] { return kNever->future(); });
+  if (!add || !hold) return 1;
+  Worker worker;
+  std::string line;
+  while (std::getline(std::cin, line)) {
+    fmt::print("{}\n", worker.obey(line));
+    std::fflush(stdout);
+  }
+  return 0;
+}
