@@ -49,14 +49,14 @@ Error disagreement(std::string_view found, std::optional<std::int64_t> world_siz
 
 }  // namespace
 
-std::optional<Duration> Retries::after_failure(const Error& error) {
+std::optional<Duration> StoreRetries::after_failure(const Error& error) {
   const bool may_go_better =
       error.kind == ErrorKind::Unavailable || error.kind == ErrorKind::Closed;
   if (!may_go_better || failure_count_ >= kFailuresMax) return std::nullopt;
   return backoff(kAfterFailure, failure_count_++, random_);
 }
 
-std::optional<Duration> Retries::after_conflict() {
+std::optional<Duration> StoreRetries::after_conflict() {
   failure_count_ = 0;
   if (conflict_count_ >= kConflictsMax) return std::nullopt;
   return backoff(kAfterConflict, conflict_count_++, random_);
@@ -64,7 +64,7 @@ std::optional<Duration> Retries::after_conflict() {
 
 Task<Result<>> agree_on_kind(Loop& loop, store::Store& store,
                              std::optional<std::int64_t> world_size, std::uint64_t seed) {
-  Retries retries(seed);
+  StoreRetries retries(seed);
   const std::string wanted = text_of(world_size);
   for (;;) {
     std::string key(kGroupKindKey);

@@ -15,10 +15,10 @@ namespace muster::rpc {
 
 // When something that the store did not do is tried again, and when no more. Pauses have full
 // jitter: workers that failed together must not return together. A value.
-class Retries {
+class StoreRetries {
  public:
   // The same seed gives the same pauses.
-  explicit Retries(std::uint64_t seed) : random_(seed) {}
+  explicit StoreRetries(std::uint64_t seed) : random_(seed) {}
 
   // So many failures in a row are taken for the end of the store. Each of them may already have
   // taken the store's own patience.

@@ -33,7 +33,7 @@ Task<Result<MemberList>> MemberBoard::read() {
 }
 
 Task<Result<MemberList>> MemberBoard::change(Decide decide) {
-  Retries retries(random_.next());
+  StoreRetries retries(random_.next());
   std::optional<std::string> bytes;  // as they are, if that is known
   for (;;) {
     std::optional<Error> error;
@@ -96,7 +96,7 @@ Task<Result<>> MemberBoard::write_lease(std::uint64_t incarnation, Lease lease) 
 }
 
 Task<Result<>> MemberBoard::drop_lease(std::uint64_t incarnation) {
-  Retries retries(random_.next());
+  StoreRetries retries(random_.next());
   for (;;) {
     std::string key = lease_key(incarnation);
     const auto dropped = co_await store_.delete_key(std::move(key));

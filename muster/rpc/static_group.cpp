@@ -57,7 +57,7 @@ Result<Member> read_record(Place place, std::string_view bytes) {
 
 // Requires: `loop` and `store` outlive the task.
 Task<Result<std::int64_t>> read_generation(Loop& loop, store::Store& store, std::uint64_t seed) {
-  Retries retries(seed);
+  StoreRetries retries(seed);
   for (;;) {
     std::string key(kGenerationKey);
     const auto value = co_await store.try_get(std::move(key));
@@ -79,7 +79,7 @@ Task<Result<std::int64_t>> read_generation(Loop& loop, store::Store& store, std:
 // Writes `self` at its place. What is there may be of a worker of the same name that was here
 // before: it is replaced. Requires: `loop` and `store` outlive the task.
 Task<Result<>> write_record(Loop& loop, store::Store& store, Member self, std::int64_t generation) {
-  Retries retries(self.incarnation);
+  StoreRetries retries(self.incarnation);
   const Place place{generation, self.info.id()};
   const std::string wanted = encode_member(self);
   std::string expected;
@@ -246,7 +246,7 @@ class StaticGroup final : public Group {
 
  private:
   Task<Result<>> count_up() {
-    Retries retries(static_cast<std::uint64_t>(self_.id()));
+    StoreRetries retries(static_cast<std::uint64_t>(self_.id()));
     for (;;) {
       std::string key(kGenerationKey);
       std::string before = generation_ == 0 ? "" : fmt::to_string(generation_);

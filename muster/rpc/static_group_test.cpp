@@ -257,7 +257,7 @@ TEST_F(StaticGroupTest, GivesUpOnAStoreThatIsGone) {
   worker.join_static(1, kNever);
   ASSERT_TRUE(loop.run_until([&] { return worker.done(); }, loop.now() + 1min));
   EXPECT_TRUE(failed_with(worker.error, ErrorKind::Closed, "the connection broke"));
-  EXPECT_EQ(faulty.compare_set_count, Retries::kFailuresMax + 1);
+  EXPECT_EQ(faulty.compare_set_count, StoreRetries::kFailuresMax + 1);
 }
 
 // ---- over the network
