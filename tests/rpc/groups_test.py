@@ -146,6 +146,13 @@ class StaticGroup(Case):
             self.assert_all_reach_all(workers)
             self.assert_all(workers, "shutdown graceful")
 
+    def test_who_comes_again_finds_nothing_of_the_group_that_has_ended(self):
+        workers = self.static_group(3)
+        self.assert_all(workers, "shutdown graceful")
+        self.assertIn("ranks 1 and 2 of 3 have not come", workers[0].ask("init worker0 0 3 1000"))
+        self.init_static(workers)
+        self.assert_all_reach_all(workers)
+
     # S44
     def test_workers_of_one_name_are_all_refused(self):
         workers = [self.worker("same"), self.worker("same")]

@@ -1,7 +1,8 @@
 // A worker that does what its standard input says, one line at a time, and answers each with one
 // line: `ok …` or `error KIND: TEXT`. For tests of RPC with real processes.
 //
-//   init NAME RANK [WORLD_SIZE]   without a world size: a dynamic group
+//   init NAME RANK [WORLD_SIZE [MILLISECONDS]]
+//                                 without a world size: a dynamic group; how long to wait for all
 //   add TO A B                    calls add(A, B)
 //   hold TO                       calls a function that never answers, and goes on
 //   held                          how the last of those ended
@@ -54,6 +55,8 @@ std::string init(std::istream& words) {
   options.rank = rank;
   if (words >> world_size) {
     options.world_size = world_size;
+    std::int64_t milliseconds = 0;
+    if (words >> milliseconds) options.start_timeout = std::chrono::milliseconds(milliseconds);
   } else {
     options.dynamic = true;
   }
