@@ -85,6 +85,10 @@ class EpollLoop final : public Loop {
     prepare_ = std::move(prepare);
   }
 
+  // What was posted after the last turn of `run`, on the thread that ends the loop: it may use what
+  // is gone when the loop is destroyed.
+  void run_what_is_left() { run_posted(); }
+
   // Runs `work` on a thread of its own, for the few calls that can only block (name resolution).
   // The loop joins the thread when it is destroyed, so `work` must end by itself.
   void run_in_background(std::function<void()> work);

@@ -23,6 +23,7 @@ class FunctionServer::Call final : public ReplySink {
  public:
   Call(FunctionServer& server, Request request)
       : server_(server),
+        asynchronous_count_(server.asynchronous_count_),
         request_(std::move(request)),
         reader_(payload(), request_.message.buffers) {}
 
@@ -52,7 +53,7 @@ class FunctionServer::Call final : public ReplySink {
     const WorkerInfo* const outer = std::exchange(current_caller, from.get());
     const Responder* const outer_responder = std::exchange(current_responder, &request_.responder);
     is_asynchronous_ = function.is_asynchronous();
-    if (is_asynchronous_) ++server_.asynchronous_count_;
+    if (is_asynchronous_) ++*asynchronous_count_;
     function.invoke(reader_, Reply(*this));
     current_caller = outer;
     current_responder = outer_responder;
@@ -74,12 +75,13 @@ class FunctionServer::Call final : public ReplySink {
   }
   Responder end() {
     if (current_responder == &request_.responder) current_responder = nullptr;
-    if (is_asynchronous_) --server_.asynchronous_count_;
+    if (is_asynchronous_) --*asynchronous_count_;
     const std::unique_ptr<Call> owner(this);
     return std::move(request_.responder);
   }
 
-  FunctionServer& server_;
+  FunctionServer& server_;  // until the function runs
+  const std::shared_ptr<std::atomic<std::int64_t>> asynchronous_count_;
   Request request_;
   Reader reader_;
   bool is_asynchronous_ = false;

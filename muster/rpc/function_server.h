@@ -12,6 +12,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string_view>
 #include <utility>
 
@@ -29,14 +30,16 @@ class FunctionServer final : public RequestHandler {
   std::size_t thread_count() const { return pool_.thread_count(); }
   std::size_t idle_count() const { return pool_.idle_count(); }
   // Functions that have returned, but whose answer is not known yet.
-  std::int64_t asynchronous_count() const { return asynchronous_count_.load(); }
+  std::int64_t asynchronous_count() const { return asynchronous_count_->load(); }
 
  private:
   class Call;
 
   const Functions& functions_;
   const std::int16_t id_;
-  std::atomic<std::int64_t> asynchronous_count_ = 0;
+  // Also of the calls, the last of which may be answered when the server is gone.
+  const std::shared_ptr<std::atomic<std::int64_t>> asynchronous_count_ =
+      std::make_shared<std::atomic<std::int64_t>>(0);
   Pool pool_;
 };
 

@@ -54,6 +54,11 @@ bool wait_until(std::condition_variable& condition, std::unique_lock<std::mutex>
   return true;
 }
 
+void complain_about_callback() {
+  const Failure failure = describe_current_exception();
+  log::error("rpc", "a callback of a future threw {}: {}", failure.type, failure.text);
+}
+
 CallError error_of_exception(std::exception_ptr thrown) {
   try {
     std::rethrow_exception(std::move(thrown));

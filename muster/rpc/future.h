@@ -48,6 +48,18 @@ void complain(const CallError& error);
 bool wait_until(std::condition_variable& condition, std::unique_lock<std::mutex>& lock,
                 TimePoint deadline, const std::function<bool()>& holds);
 CallError error_of_exception(std::exception_ptr thrown);
+// Logs what a callback has thrown. Requires: an exception is being handled.
+void complain_about_callback();
+// One that throws harms neither the others nor the thread that happens to run it.
+template <typename T>
+void run_callback(const std::function<void(const CallResult<T>&)>& callback,
+                  const CallResult<T>& outcome) {
+  try {
+    callback(outcome);
+  } catch (...) {
+    complain_about_callback();
+  }
+}
 
 // Can bring about what a thread waits for, or at least try, in that thread.
 class Helper {
@@ -91,7 +103,7 @@ struct FutureState {
   bool set(CallResult<T> result) {
     const auto waiting = settle(std::move(result));
     if (!waiting) return false;
-    for (const auto& callback : *waiting) callback(*outcome);
+    for (const auto& callback : *waiting) run_callback(callback, *outcome);
     return true;
   }
 };
@@ -142,7 +154,7 @@ class Promise {
     auto callbacks = state->settle(std::move(result));
     if (!callbacks || callbacks->empty()) return after();
     auto run = [state, callbacks = std::move(*callbacks), after] {
-      for (const auto& callback : callbacks) callback(*state->outcome);
+      for (const auto& callback : callbacks) internal::run_callback(callback, *state->outcome);
       after();
     };
     // A pool that has been stopped takes no more.
@@ -192,7 +204,7 @@ class Future {
     return std::move(*state_->outcome);
   }
 
-  // Calls `callback` with the outcome, once.
+  // Calls `callback` with the outcome, once. What it throws is only logged; `then` keeps it.
   void on_done(std::function<void(const CallResult<T>&)> callback) const {
     {
       const std::lock_guard lock(state_->mutex);
@@ -202,7 +214,7 @@ class Future {
       }
       state_->looked_at = true;
     }
-    callback(*state_->outcome);
+    internal::run_callback(callback, *state_->outcome);
   }
 
   // A future of what `callback` makes of the outcome: a value, nothing, a CallResult or a Future.

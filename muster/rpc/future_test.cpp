@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <stdexcept>
 #include <string>
 #include <thread>
 
@@ -29,6 +30,29 @@ TEST(Future, IsDoneOnceItsPromiseIsKept) {
   EXPECT_EQ(*future.wait(), 5) << "as often as one likes";
   EXPECT_EQ(future.get(), 5);
   EXPECT_EQ(**future.wait_until(kNever), 5);
+}
+
+TEST(Future, SuffersCallbacksThatThrow) {
+  const Promise<int> promise;
+  int sum = 0;
+  const auto add = [&sum](const CallResult<int>& value) { sum += *value; };
+  const auto throw_it = [](const CallResult<int>&) { throw std::runtime_error("on purpose"); };
+  promise.future().on_done(throw_it);
+  promise.future().on_done(add);
+  EXPECT_TRUE(promise.set(5));
+  EXPECT_EQ(sum, 5) << "the other one was called";
+  promise.future().on_done(throw_it);
+  {
+    Pool pool("test", 1);
+    const Promise<int> other;
+    other.future().on_done(throw_it);
+    other.future().on_done(add);
+    std::atomic<bool> after = false;
+    other.set_on(pool, 7, [&] { after = true; });
+    pool.stop();
+    EXPECT_TRUE(after);
+  }
+  EXPECT_EQ(sum, 12);
 }
 
 TEST(Future, KeepsTheFirstOutcome) {

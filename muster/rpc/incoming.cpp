@@ -70,7 +70,9 @@ class Incoming::Back final : public Responder::Back {
       return;
     }
     auto sent = link_->send(std::move(response));
-    if (sent || sent.error().kind != ErrorKind::Invalid) return;
+    if (sent) return;
+    // An answer that cannot be sent is not left out: its caller would wait for nothing.
+    if (sent.error().kind != ErrorKind::Invalid) return link_->give_up(sent.error().message);
     // It does not fit into a frame, but this does.
     Message refused{MessageType::Exception, id_, encode_failure("", sent.error().message), {}};
     [[maybe_unused]] const auto told = link_->send(std::move(refused));
@@ -141,7 +143,9 @@ void Incoming::on_lost(Link&, std::string reason) {
     log::debug("rpc", "{} lost the connection that {} had opened: {}", reception_->self.describe(),
                from_->describe(), reason);
   }
-  ended_();
+  // Which is the end of this object, too.
+  const std::function<void()> ended = std::move(ended_);
+  ended();
 }
 
 void Incoming::look_after(TimePoint now, Duration silence_max) {

@@ -230,7 +230,12 @@ void Link::ready() {
 }
 
 void Link::look_again() {
-  loop_.post([self = shared_from_this()] { self->ready(); });
+  post([self = shared_from_this()] { self->ready(); });
+}
+
+void Link::post(std::function<void()> work) {
+  const std::lock_guard lock(watching_);
+  if (watch_) loop_.post(std::move(work));
 }
 
 bool Link::poll() {
@@ -348,7 +353,7 @@ void Link::lose(std::string reason) {
       output_->queued_bytes = 0;
     }
   }
-  loop_.post([self = shared_from_this(), reason = std::move(reason)]() mutable {
+  post([self = shared_from_this(), reason = std::move(reason)]() mutable {
     if (self->is_closed_) return;
     {
       const std::lock_guard lock(self->watching_);

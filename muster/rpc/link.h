@@ -113,6 +113,8 @@ class Link : public std::enable_shared_from_this<Link> {
   // A few times while there is more. The last progress, but Some if there was any before.
   Progress read_turn();
   void look_again();
+  // Unless it is closed: the loop may be gone then, whatever thread still has the link.
+  void post(std::function<void()> work);
   void write_some();
   // Writes what waits; requires the lock, which it releases meanwhile. What is left is written when
   // there is room.

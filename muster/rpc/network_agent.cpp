@@ -1,5 +1,6 @@
 #include "muster/rpc/network_agent.h"
 
+#include "muster/base/assert.h"
 #include "muster/base/log.h"
 #include "muster/base/random.h"
 #include "muster/net/tcp.h"
@@ -55,7 +56,11 @@ NetworkAgent::NetworkAgent(AgentOptions options, RequestHandler& handler)
   };
 }
 
-NetworkAgent::~NetworkAgent() { shutdown(); }
+NetworkAgent::~NetworkAgent() {
+  shutdown();
+  // Other threads may have left something on their way out. It uses members, so now.
+  loop_.run_what_is_left();
+}
 
 Result<std::shared_ptr<NetworkAgent>> NetworkAgent::start(AgentOptions options,
                                                           OpenStore open_store,
@@ -67,6 +72,7 @@ Result<std::shared_ptr<NetworkAgent>> NetworkAgent::start(AgentOptions options,
     ::prctl(PR_SET_NAME, "rpc-io", 0, 0, 0);
     raw->loop_.run();
   });
+  agent->io_thread_ = agent->thread_.get_id();
   std::promise<Result<>> up;
   std::future<Result<>> outcome = up.get_future();
   const TimePoint deadline = SystemClock().now() + patience;
@@ -296,6 +302,9 @@ void NetworkAgent::on_loop(const std::function<void()>& work) {
 // ---- the end ------------------------------------------------------------------------------------
 
 void NetworkAgent::shutdown() {
+  // It would wait for itself, for ever.
+  MUSTER_ASSERT(std::this_thread::get_id() != io_thread_.load());
+  MUSTER_ASSERT(!callbacks_.is_current());
   std::call_once(stopped_, [this] {
     is_running_ = false;
     if (!thread_.joinable()) return;
@@ -312,6 +321,7 @@ void NetworkAgent::shutdown() {
 }
 
 void NetworkAgent::wait_for_peers_to_leave() {
+  if (!is_running_) return;
   std::promise<void> alone;
   on_loop([&] { tasks_.start(wait_until_alone(alone)); });
   alone.get_future().wait();
@@ -358,7 +368,6 @@ Task<void> NetworkAgent::go_down(std::promise<void>& down) {
     co_await sleep_until(loop_, soon);
   }
   reception_->is_open = false;
-  group_.reset();
   retries_->stop();
   const CallError stopped{CallErrorKind::Rejected, agent_stopped_text(self()), "", true};
   std::map<std::string, std::shared_ptr<Outgoing>, std::less<>> workers;
@@ -368,6 +377,7 @@ Task<void> NetworkAgent::go_down(std::promise<void>& down) {
     names_.clear();
   }
   for (const auto& [name, outgoing] : workers) outgoing->close(stopped);
+  group_.reset();  // now nobody asks it any more where a worker is
   calls_.close(stopped);
   incoming_.clear();
   store_.reset();

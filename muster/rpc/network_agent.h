@@ -87,7 +87,8 @@ class NetworkAgent final : public Agent, private GroupEvents {
   void set_timeout(Duration timeout) override { timeout_ = timeout.count(); }
   Pool& callbacks() override { return callbacks_; }
   Calls& calls() override { return calls_; }
-  // Not from a callback of a future. What was answered goes out before; a dynamic group is left.
+  // Not from a callback of a future, nor from an inline function. What was answered goes out
+  // before; a dynamic group is left.
   void shutdown() override;
   std::map<std::string, std::string> metrics() const override;
 
@@ -148,6 +149,7 @@ class NetworkAgent final : public Agent, private GroupEvents {
   std::unique_ptr<Retries> retries_;
   TaskScope tasks_;
   std::thread thread_;
+  std::atomic<std::thread::id> io_thread_;  // its id, for whoever asks while it ends
 };
 
 }  // namespace muster::rpc

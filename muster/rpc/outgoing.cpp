@@ -61,6 +61,12 @@ void Outgoing::submit(Message request, Duration timeout, TimePoint deadline,
   }
   sink->set_helper(weak_from_this());
   std::unique_lock lock(mutex_);
+  if (closed_) {
+    CallError error = *closed_;
+    error.sent = false;
+    lock.unlock();
+    return around_.calls->refuse(std::move(sink), std::move(error));
+  }
   if (!link_ && waiting_bytes_ > around_.link.queue_bytes_max) {
     const std::string text = fmt::format(
         "{} bytes of calls wait for the connection to {} already; it cannot be reached yet",
@@ -131,7 +137,11 @@ void Outgoing::timed_out(CallId id) {
 // ---- connecting ---------------------------------------------------------------------------------
 
 void Outgoing::want_connection() {
-  if (!is_closed_) tasks_.start(connect());
+  {
+    const std::lock_guard lock(mutex_);
+    if (closed_) return;
+  }
+  tasks_.start(connect());
 }
 
 Task<void> Outgoing::connect() {
@@ -179,6 +189,7 @@ Task<Result<>> Outgoing::try_to_connect(Member member) {
   greeting_ = Link::open(*around_.loop, std::move(*stream), std::move(options), *this);
   greeting_->set_limits(kHelloLimits);
   greeting_failure_.clear();
+  is_welcome_ = false;
   welcome_.emplace(*around_.loop);
   Hello hello;
   hello.job = around_.job;
@@ -230,18 +241,23 @@ void Outgoing::connected() {
 void Outgoing::on_message(Link& link, Message message) {
   if (message.type == kSignOfLife) return;
   if (message.type == kWelcome || message.type == kRefused) {
-    if (message.type == kWelcome) link.set_limits(around_.link.limits);
-    around_.loop->post([self = shared_from_this(), message = std::move(message)] {
-      if (!self->welcome_) return;
-      Result<> outcome;
-      if (message.type == kRefused) outcome = fail(ErrorKind::Unavailable, message.payload);
-      self->welcome_->set(std::move(outcome));
-    });
+    if (message.type == kWelcome) {
+      link.set_limits(around_.link.limits);
+      is_welcome_ = true;
+    }
+    around_.loop->post(
+        [self = shared_from_this(), from = link.shared_from_this(), message = std::move(message)] {
+          if (!self->welcome_ || self->greeting_ != from) return;
+          Result<> outcome;
+          if (message.type == kRefused) outcome = fail(ErrorKind::Unavailable, message.payload);
+          self->welcome_->set(std::move(outcome));
+        });
     return;
   }
   if (!is_response(message.type)) return link.give_up("it sent a request where answers belong");
   --under_way_count_;
-  if (!around_.calls->responded(link.tag(), std::move(message))) {
+  // What waits for the connection has its number already, but nobody was asked yet.
+  if (!is_welcome_ || !around_.calls->responded(link.tag(), std::move(message))) {
     link.give_up("it answered a call that nobody made");
   }
 }
@@ -253,28 +269,29 @@ void Outgoing::on_lost(Link& link, std::string reason) {
     if (welcome_) welcome_->set(fail(ErrorKind::Unavailable, reason));
     return;
   }
-  std::shared_ptr<Link> gone;
   const Member lost_member = member();
   {
     const std::lock_guard lock(mutex_);
     if (link_.get() != &link) return;
-    gone = std::move(link_);
-    link_ = nullptr;
-    sent_before_bytes_ += gone->sent_bytes();
-    received_before_bytes_ += gone->received_bytes();
   }
-  gone->close();
   log::info("rpc", "{} lost its connection to {}: {}", self_.describe(),
             lost_member.info.describe(), reason);
-  fail_all(reason, true);
+  // Nothing more comes from it, so that no answer is taken for one to a call that has failed.
+  link.close();
+  fail_all(reason, true, [this] {
+    sent_before_bytes_ += link_->sent_bytes();
+    received_before_bytes_ += link_->received_bytes();
+    link_ = nullptr;
+  });
   around_.suspect(lost_member);
 }
 
-void Outgoing::fail_all(const std::string& reason, bool sent) {
+void Outgoing::fail_all(const std::string& reason, bool sent, const std::function<void()>& change) {
   PeerId ended = 0;
   std::string text;
   {
     const std::lock_guard lock(mutex_);
+    if (change) change();
     ended = std::exchange(connection_, around_.next_connection());
     waiting_.clear();
     waiting_bytes_ = 0;
@@ -321,14 +338,15 @@ void Outgoing::look_after(TimePoint now, Duration silence_max) {
 }
 
 void Outgoing::close(const CallError& error) {
-  is_closed_ = true;
   tasks_.cancel_all();
   std::shared_ptr<Link> link;
   PeerId ended = 0;
   {
     const std::lock_guard lock(mutex_);
+    closed_ = error;
     link = std::exchange(link_, nullptr);
     waiting_.clear();
+    waiting_bytes_ = 0;
     ended = connection_;
   }
   if (link) link->close();

@@ -82,7 +82,9 @@ class Outgoing final : public LinkEvents,
   Task<void> connect();
   Task<Result<>> try_to_connect(Member member);
   void connected();
-  void fail_all(const std::string& reason, bool sent);
+  // Whoever calls while the connection goes down is either failed by it or opens the next one:
+  // `change` is made with the lock, and so is all the rest.
+  void fail_all(const std::string& reason, bool sent, const std::function<void()>& change = {});
 
   const Surroundings& around_;
   const WorkerInfo self_;
@@ -95,11 +97,13 @@ class Outgoing final : public LinkEvents,
   std::vector<Message> waiting_;  // for the connection
   std::size_t waiting_bytes_ = 0;
   bool is_wanted_ = false;               // it is being opened
+  std::optional<CallError> closed_;      // once nothing happens any more
   std::uint64_t sent_before_bytes_ = 0;  // by connections that are gone
   std::uint64_t received_before_bytes_ = 0;
   SpinBudget spin_;
 
   std::atomic<int> under_way_count_ = 0;  // requests on this connection, roughly
+  std::atomic<bool> is_welcome_ = false;  // on the newest connection
 
   // On the loop.
   std::shared_ptr<Link> greeting_;  // not welcome yet
@@ -110,7 +114,6 @@ class Outgoing final : public LinkEvents,
   std::uint64_t heard_bytes_ = 0;
   std::uint64_t said_bytes_ = 0;
   TimePoint heard_at_{};
-  bool is_closed_ = false;
   TaskScope tasks_;
 };
 

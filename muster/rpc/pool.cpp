@@ -27,10 +27,8 @@ bool Pool::post(std::function<void()> work) {
   std::unique_lock lock(mutex_);
   if (stopped_) return false;
   queue_.push_back(std::move(work));
-  if (sleeping_count_ > 0) {
-    changed_.notify_one();
-    return true;
-  }
+  if (sleeping_count_ > 0) changed_.notify_one();
+  // One that has been woken but does not run yet still counts as asleep, for one piece of work.
   add_thread_if_needed();
   std::vector<std::thread> ended = take_ended();
   lock.unlock();
@@ -86,7 +84,7 @@ void Pool::run() {
 
 void Pool::stop() {
   std::unique_lock lock(mutex_);
-  MUSTER_ASSERT(current_pool != this);
+  MUSTER_ASSERT(!is_current());
   stopped_ = true;
   changed_.notify_all();
   changed_.wait(lock, [this] { return alive_count_ == 0 && queue_.empty(); });
@@ -96,6 +94,8 @@ void Pool::stop() {
   lock.unlock();
   for (std::thread& thread : threads) thread.join();
 }
+
+bool Pool::is_current() const { return current_pool == this; }
 
 std::size_t Pool::idle_count() const {
   const std::lock_guard lock(mutex_);

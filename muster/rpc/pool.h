@@ -39,6 +39,8 @@ class Pool {
   void stop();
 
   std::size_t thread_count() const { return thread_count_; }
+  // Whether this thread is one of them.
+  bool is_current() const;
   // Threads that could take work right now, those that were not needed yet included.
   std::size_t idle_count() const;
   std::size_t waiting_count() const;  // in a Waiting

@@ -5,11 +5,15 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
+#include <future>
 #include <latch>
 #include <memory>
 
 namespace muster::rpc {
 namespace {
+
+using namespace std::chrono_literals;
 
 TEST(Pool, RunsWhatItIsGiven) {
   std::atomic<int> sum = 0;
@@ -49,6 +53,20 @@ TEST(Pool, RunsNoMoreAtOnceThanItHasThreads) {
     }
   }
   EXPECT_EQ(most, kThreads);
+}
+
+// One that sleeps and has been woken cannot take two.
+TEST(Pool, RunsTwoAtOnceThoughOneThreadSlept) {
+  Pool pool("test", 2);
+  for (int round = 0; round < 200; ++round) {
+    auto first = std::make_shared<std::promise<void>>();
+    std::promise<bool> second;
+    pool.post([first, &second] {
+      second.set_value(first->get_future().wait_for(10s) == std::future_status::ready);
+    });
+    pool.post([first] { first->set_value(); });
+    ASSERT_TRUE(second.get_future().get()) << "in round " << round;
+  }
 }
 
 TEST(Pool, LetsAFunctionWaitForAnotherEvenWithOneThread) {

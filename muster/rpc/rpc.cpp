@@ -24,6 +24,7 @@ struct Process {
   Gather gather{functions};
   std::mutex mutex;  // guards what follows
   bool is_starting = false;
+  bool is_stopping = false;
   std::shared_ptr<NetworkAgent> agent;
   std::unique_ptr<FunctionServer> server;
 };
@@ -196,8 +197,18 @@ CallResult<> shutdown(ShutdownOptions options) {
   {
     const std::lock_guard lock(state.mutex);
     agent = state.agent;
+    if (!agent) return call_failed(internal::not_initialized());
+    if (caller() != nullptr || agent->callbacks().is_current()) {
+      return call_failed({CallErrorKind::Rejected,
+                          "rpc::shutdown was called by a function or a callback that RPC runs, "
+                          "and would wait for its end; call it from a thread of your own",
+                          "", false});
+    }
+    if (std::exchange(state.is_stopping, true)) {
+      return call_failed(
+          {CallErrorKind::Rejected, "another thread shuts RPC down already", "", false});
+    }
   }
-  if (!agent) return call_failed(internal::not_initialized());
   CallResult<> outcome;
   bool leads = false;
   if (options.graceful) {
@@ -213,10 +224,14 @@ CallResult<> shutdown(ShutdownOptions options) {
   std::unique_ptr<FunctionServer> server;
   {
     const std::lock_guard lock(state.mutex);
-    state.agent.reset();
     server = std::move(state.server);
   }
   server->stop();
+  {
+    const std::lock_guard lock(state.mutex);
+    state.agent.reset();
+    state.is_stopping = false;
+  }
   return outcome;
 }
 

@@ -63,7 +63,9 @@ struct ShutdownOptions {
   bool graceful = true;
   Duration timeout = Duration::zero();  // 0: as long as all are alive
 };
-// Whatever it answers, RPC has ended on this worker.
+// Whatever it answers, RPC has ended on this worker; but for Rejected, when it cannot even begin:
+// RPC does not run, another thread is at it already, or it was called by a function or a callback
+// that RPC itself runs.
 CallResult<> shutdown(ShutdownOptions options = {});
 
 bool is_running();

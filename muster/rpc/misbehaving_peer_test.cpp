@@ -1,0 +1,367 @@
+// Peers that do what they must not: a clear error on exactly the calls concerned; the rest goes on.
+#include "muster/rpc/network_agent.h"
+#include "tests/rpc/cluster.h"
+#include "tests/rpc/raw_peer.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <functional>
+#include <future>
+#include <latch>
+#include <mutex>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace muster::rpc {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::RawConnection;
+using testing::RawPeer;
+using testing::StoreHost;
+using testing::Worker;
+
+using Add = std::int64_t(std::int64_t, std::int64_t);
+
+// worker0 and worker2 are real, worker1 is the test.
+class MisbehavingPeer : public ::testing::Test {
+ protected:
+  void start(const std::function<void(AgentOptions&)>& adjust = {}) {
+    std::vector<std::future<Result<>>> starting;
+    for (Worker* const worker : {&caller, &other}) {
+      ASSERT_TRUE(worker->functions.add("add", [](std::int64_t a, std::int64_t b) { return a + b; },
+                                        {.run = Run::Inline}));
+      const std::int64_t rank = worker == &caller ? 0 : 2;
+      AgentOptions options = testing::options_for("worker" + std::to_string(rank), rank, 3);
+      if (adjust) adjust(options);
+      starting.push_back(std::async(std::launch::async, [this, worker, options] {
+        return worker->start(options, store, 60s);
+      }));
+    }
+    for (auto& one : starting) ASSERT_TRUE(one.get());
+  }
+  // No timeout: it ends only if somebody ends it.
+  Future<std::int64_t> call_peer(std::int64_t number) {
+    return caller.async<Add>("worker1", 0.0, "add", number, 1);
+  }
+  static void answer(RawConnection& connection, std::int64_t id, std::int64_t value) {
+    Writer writer;
+    writer.write(value);
+    connection.send({MessageType::ScriptRet, id, writer.take_control(), {}});
+  }
+  // Serves one call as it should be.
+  static void serve(RawConnection& connection, std::int64_t value) {
+    const auto request = connection.read();
+    ASSERT_TRUE(request) << "no call comes";
+    answer(connection, request->id, value);
+  }
+  void others_go_on() {
+    EXPECT_EQ(caller.async<Add>("worker2", 0.0, "add", 1, 2).get(), 3);
+    EXPECT_EQ(other.async<Add>("worker0", 0.0, "add", 3, 4).get(), 7);
+  }
+  static void expect_lost(const Future<std::int64_t>& future, std::string_view why,
+                          bool sent = true) {
+    const auto& outcome = future.wait();
+    ASSERT_FALSE(outcome);
+    EXPECT_EQ(outcome.error().kind, CallErrorKind::Unreachable);
+    EXPECT_NE(outcome.error().message.find("worker1"), std::string::npos);
+    EXPECT_NE(outcome.error().message.find(why), std::string::npos) << outcome.error().message;
+    EXPECT_EQ(outcome.error().sent, sent);
+  }
+  // A call that has nothing to do with what went wrong, on a new connection.
+  void peer_is_reached_again() {
+    const auto next = call_peer(5);
+    RawConnection connection = peer.welcome();
+    serve(connection, 55);
+    EXPECT_EQ(next.get(), 55);
+    others_go_on();
+  }
+
+  StoreHost store;
+  RawPeer peer{store, "worker1", 1};
+  Worker caller;
+  Worker other;
+};
+
+TEST_F(MisbehavingPeer, ThatAnswersAsItShouldGivesItsValue) {
+  start();
+  const auto future = call_peer(1);
+  RawConnection connection = peer.welcome();
+  serve(connection, 10);
+  EXPECT_EQ(future.get(), 10);
+}
+
+TEST_F(MisbehavingPeer, ThatSendsGarbageFailsTheCallsOnItsConnection) {
+  start();
+  const std::vector<Future<std::int64_t>> calls = {call_peer(1), call_peer(2)};
+  RawConnection connection = peer.welcome();
+  serve(connection, 10);
+  EXPECT_EQ(calls[0].get(), 10);
+  connection.write(std::string(100, '\xff'));
+  expect_lost(calls[1], "it breaks the protocol");
+  EXPECT_TRUE(connection.is_ended());
+  peer_is_reached_again();
+}
+
+TEST_F(MisbehavingPeer, ThatDiesWithinAFrameFailsTheCallsOnItsConnection) {
+  start();
+  const auto future = call_peer(1);
+  RawConnection connection = peer.welcome();
+  const auto request = connection.read();
+  ASSERT_TRUE(request);
+  const std::string frame = encode_head({MessageType::ScriptRet, request->id, "12345678", {}});
+  connection.write(std::string_view(frame).substr(0, frame.size() - 1));
+  connection.close();
+  expect_lost(future, "within a message");
+  peer_is_reached_again();
+}
+
+TEST_F(MisbehavingPeer, ThatAnswersTwiceFailsWhatElseIsUnderWay) {
+  start();
+  const std::vector<Future<std::int64_t>> calls = {call_peer(1), call_peer(2)};
+  RawConnection connection = peer.welcome();
+  const auto request = connection.read();
+  ASSERT_TRUE(request);
+  answer(connection, request->id, 10);
+  answer(connection, request->id, 20);
+  EXPECT_EQ(calls[0].get(), 10) << "the first answer counts";
+  expect_lost(calls[1], "it answered a call that nobody made");
+  peer_is_reached_again();
+}
+
+TEST_F(MisbehavingPeer, ThatAnswersACallThatNobodyMadeIsLeft) {
+  start();
+  const auto future = call_peer(1);
+  RawConnection connection = peer.welcome();
+  ASSERT_TRUE(connection.read());
+  answer(connection, 123'456, 10);
+  expect_lost(future, "it answered a call that nobody made");
+  peer_is_reached_again();
+}
+
+TEST_F(MisbehavingPeer, ThatAnswersTheCallOfAnotherWorkerIsLeft) {
+  start();
+  ASSERT_TRUE(other.functions.add(
+      "ask peer", [this] { return other.async<Add>("worker1", 0.0, "add", 1, 1); }));
+  // Number 0, to another worker, which is not answered before this one is.
+  const auto elsewhere = caller.async<std::int64_t()>("worker2", 0.0, "ask peer");
+  RawConnection from_other = peer.welcome();
+  const auto future = call_peer(1);
+  RawConnection connection = peer.welcome();
+  ASSERT_TRUE(connection.read());
+  answer(connection, 0, 66);
+  expect_lost(future, "it answered a call that nobody made");
+  serve(from_other, 7);
+  EXPECT_EQ(elsewhere.get(), 7);
+}
+
+TEST_F(MisbehavingPeer, ThatAnswersBeforeItWasAskedIsLeft) {
+  start();
+  const auto future = call_peer(1);
+  RawConnection connection = peer.accept();
+  ASSERT_TRUE(connection.read());  // the greeting; the call waits for the welcome
+  answer(connection, 0, 66);
+  expect_lost(future, "it answered a call that nobody made", false);
+  peer_is_reached_again();
+}
+
+TEST_F(MisbehavingPeer, ThatAnswersLateChangesNothing) {
+  start();
+  const auto future = caller.async<Add>("worker1", 0.05, "add", 1, 1);
+  RawConnection connection = peer.welcome();
+  const auto request = connection.read();
+  ASSERT_TRUE(request);
+  ASSERT_FALSE(future.wait());
+  EXPECT_EQ(future.wait().error().kind, CallErrorKind::Timeout);
+  const auto next = call_peer(2);
+  answer(connection, request->id, 66);
+  serve(connection, 20);
+  EXPECT_EQ(next.get(), 20) << "on the same connection";
+  EXPECT_EQ(future.wait().error().kind, CallErrorKind::Timeout);
+}
+
+TEST_F(MisbehavingPeer, ThatSendsAFrameThatIsTooLargeIsLeft) {
+  start([](AgentOptions& options) { options.limits = {1 << 20, 1 << 20}; });
+  const auto control = call_peer(1);
+  RawConnection first = peer.welcome();
+  const auto request = first.read();
+  ASSERT_TRUE(request);
+  const std::string large(std::size_t{2} << 20U, 'x');
+  first.write(encode_head({MessageType::ScriptRet, request->id, large, {}}).substr(0, 100));
+  expect_lost(control, "a frame announces 2097152 bytes");
+
+  const auto buffers = call_peer(2);
+  RawConnection second = peer.welcome();
+  const auto again = second.read();
+  ASSERT_TRUE(again);
+  Message message{MessageType::ScriptRet, again->id, "", {}};
+  message.buffers.push_back(copy_of(std::as_bytes(std::span(large))));
+  second.write(encode_head(message));
+  expect_lost(buffers, "a frame announces more than 1048576 bytes");
+  peer_is_reached_again();
+}
+
+TEST_F(MisbehavingPeer, ThatSendsARequestWhereAnswersBelongIsLeft) {
+  start();
+  const auto future = call_peer(1);
+  RawConnection connection = peer.welcome();
+  ASSERT_TRUE(connection.read());
+  connection.send({MessageType::ScriptCall, 0, "", {}});
+  expect_lost(future, "it sent a request where answers belong");
+  peer_is_reached_again();
+}
+
+TEST_F(MisbehavingPeer, ThatAnswersWhatCannotBeReadFailsThatCallOnly) {
+  start();
+  const std::vector<Future<std::int64_t>> calls = {call_peer(1), call_peer(2), call_peer(3)};
+  RawConnection connection = peer.welcome();
+  std::vector<std::int64_t> ids;
+  for (int count = 0; count < 3; ++count) ids.push_back(connection.read().value().id);
+  connection.send({MessageType::ScriptRet, ids[0], "no number", {}});
+  connection.send({MessageType::Exception, ids[1], "no exception", {}});
+  answer(connection, ids[2], 30);
+  for (std::size_t index = 0; index < 2; ++index) {
+    ASSERT_FALSE(calls[index].wait());
+    EXPECT_EQ(calls[index].wait().error().kind, CallErrorKind::Remote);
+  }
+  EXPECT_EQ(calls[2].get(), 30);
+}
+
+TEST_F(MisbehavingPeer, ThatDoesNotReadIsSentNoMoreThanTheQueueHolds) {
+  constexpr std::size_t kQueueBytes = std::size_t{1} << 20U;
+  start([](AgentOptions& options) { options.queue_bytes_max = kQueueBytes; });
+  using Measure = std::int64_t(std::string);
+  const std::string large(std::size_t{256} << 10U, 'x');
+  std::vector<Future<std::int64_t>> calls;
+  calls.push_back(caller.async<Measure>("worker1", 0.0, "measure", large));
+  RawConnection connection = peer.welcome();
+  // More than any socket holds, and it is not even full by then.
+  constexpr std::size_t kCallsMax = 1000;
+  const auto is_refused = [](const Future<std::int64_t>& call) { return call.done(); };
+  while (calls.size() < kCallsMax && !is_refused(calls.back())) {
+    calls.push_back(caller.async<Measure>("worker1", 0.0, "measure", large));
+  }
+  ASSERT_TRUE(is_refused(calls.back()));
+  expect_lost(calls.back(), "does not read what it is sent", false);
+  others_go_on();
+  // It goes on reading: nothing is lost but what was refused.
+  calls.pop_back();
+  for (std::size_t count = 0; count < calls.size(); ++count) serve(connection, 4);
+  for (const auto& call : calls) EXPECT_EQ(call.get(), 4);
+}
+
+TEST_F(MisbehavingPeer, ThatSaysNothingIsGivenUp) {
+  start([](AgentOptions& options) {
+    options.sign_of_life_interval = 20ms;
+    options.silence_max = 1s;
+  });
+  const auto future = call_peer(1);
+  RawConnection connection = peer.welcome();
+  ASSERT_TRUE(connection.read());
+  expect_lost(future, "nothing was heard from it");
+  peer_is_reached_again();
+}
+
+TEST_F(MisbehavingPeer, ThatDoesNotGreetIsGivenUpBeforeAnythingWasSent) {
+  start([](AgentOptions& options) { options.connect_timeout = 500ms; });
+  const auto future = call_peer(1);
+  expect_lost(future, "did not answer within 500 ms", false);
+  peer.accept().close();
+  peer_is_reached_again();
+}
+
+TEST_F(MisbehavingPeer, ThatRefusesSaysWhy) {
+  start();
+  const auto future = call_peer(1);
+  RawConnection connection = peer.accept();
+  ASSERT_TRUE(connection.read());
+  connection.send(refusal("it is Sunday"));
+  expect_lost(future, "it is Sunday", false);
+  peer_is_reached_again();
+}
+
+// ---- as a client --------------------------------------------------------------------------------
+
+TEST_F(MisbehavingPeer, ThatCallsIsServed) {
+  start();
+  RawConnection connection = peer.connect(0);
+  Message request = encode_call<Add>("add", std::int64_t{1}, std::int64_t{2}).value();
+  request.id = 9;
+  connection.send(request);
+  const auto response = connection.read();
+  ASSERT_TRUE(response);
+  EXPECT_EQ(response->id, 9);
+  EXPECT_EQ(decode_response<std::int64_t>(*response).value(), 3);
+}
+
+TEST_F(MisbehavingPeer, ThatCallsWithGarbageLosesItsConnectionOnly) {
+  start([](AgentOptions& options) { options.limits = {1 << 20, 1 << 20}; });
+  const std::string large(std::size_t{2} << 20U, 'x');
+  const std::string oversized = encode_head({MessageType::ScriptCall, 1, large, {}});
+  const std::string answer = encode_head({MessageType::ScriptRet, 1, "", {}});
+  for (const std::string& words : {std::string(100, '\xff'), oversized.substr(0, 50), answer}) {
+    RawConnection connection = peer.connect(0);
+    connection.write(words);
+    EXPECT_TRUE(connection.is_ended());
+    others_go_on();
+  }
+}
+
+TEST_F(MisbehavingPeer, ThatDiesWithinACallIsForgotten) {
+  start();
+  {
+    RawConnection connection = peer.connect(0);
+    Message request = encode_call<Add>("add", std::int64_t{1}, std::int64_t{2}).value();
+    request.id = 9;
+    const std::string frame = encode_head(request);
+    connection.write(std::string_view(frame).substr(0, frame.size() - 1));
+  }
+  others_go_on();
+  EXPECT_EQ(caller.agent->metrics().at("agent.server_active_calls"), "0");
+}
+
+TEST_F(MisbehavingPeer, ThatDoesNotReadItsAnswersLosesItsConnection) {
+  constexpr std::int64_t kCalls = 64;
+  start([](AgentOptions& options) { options.queue_bytes_max = std::size_t{1} << 20U; });
+  std::mutex mutex;
+  std::vector<Promise<std::string>> promises;  // guarded by it
+  std::latch all_came(kCalls);
+  ASSERT_TRUE(caller.functions.add("later", [&] {
+    const std::lock_guard lock(mutex);
+    promises.emplace_back();
+    Future<std::string> future = promises.back().future();
+    all_came.count_down();
+    return future;
+  }));
+  RawConnection connection = peer.connect(0);
+  Message request = encode_call<std::string()>("later").value();
+  for (request.id = 0; request.id < kCalls; ++request.id) connection.send(request);
+  all_came.wait();
+  {
+    // Far more than the sockets and the queue hold together.
+    const std::lock_guard lock(mutex);
+    for (const auto& promise : promises) promise.set(std::string(std::size_t{1} << 20U, 'x'));
+  }
+  // It cannot get all of its answers. It would wait for the others for ever; so it gets an end.
+  std::int64_t answers = 0;
+  while (connection.read()) ++answers;
+  EXPECT_LT(answers, kCalls);
+  EXPECT_TRUE(connection.is_ended());
+  others_go_on();
+}
+
+TEST_F(MisbehavingPeer, ThatSaysNothingAfterItsGreetingLosesItsConnection) {
+  start([](AgentOptions& options) {
+    options.sign_of_life_interval = 20ms;
+    options.silence_max = 1s;
+  });
+  RawConnection connection = peer.connect(0);
+  EXPECT_TRUE(connection.is_ended());
+  others_go_on();
+}
+
+}  // namespace
+}  // namespace muster::rpc
