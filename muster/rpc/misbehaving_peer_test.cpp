@@ -325,7 +325,10 @@ TEST_F(MisbehavingPeer, ThatDiesWithinACallIsForgotten) {
 
 TEST_F(MisbehavingPeer, ThatDoesNotReadItsAnswersLosesItsConnection) {
   constexpr std::int64_t kCalls = 64;
-  start([](AgentOptions& options) { options.queue_bytes_max = std::size_t{1} << 20U; });
+  start([](AgentOptions& options) {
+    options.queue_bytes_max = std::size_t{1} << 20U;
+    options.silence_max = 600s;  // not for another reason
+  });
   std::mutex mutex;
   std::vector<Promise<std::string>> promises;  // guarded by it
   std::latch all_came(kCalls);
