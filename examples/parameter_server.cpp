@@ -130,13 +130,14 @@ class Server {
       return rpc::Future<Vector>::ready(rpc::call_failed(std::move(error)));
     }
     gradients_.emplace(trainer, std::move(gradient));
-    // All who come in this step wait for one promise.
+    // All who come in this step wait for one promise, which the first of them makes.
+    if (!promise_) promise_ = std::make_shared<rpc::Promise<Vector>>();
     const std::shared_ptr<rpc::Promise<Vector>> promise = promise_;
     if (gradients_.size() < trainer_count_) return promise->future();
     descend(parameters_, gradients_);
     gradients_.clear();
     ++step_;
-    promise_ = std::make_shared<rpc::Promise<Vector>>();
+    promise_.reset();
     const Vector stepped = parameters_;
     lock.unlock();
     promise->set(stepped);
@@ -148,8 +149,8 @@ class Server {
   mutable std::mutex mutex_;  // guards what follows
   Vector parameters_ = Vector(kFeatureCount);
   std::int64_t step_ = 0;
-  std::map<std::int64_t, Vector> gradients_;  // of this step, by trainer
-  std::shared_ptr<rpc::Promise<Vector>> promise_ = std::make_shared<rpc::Promise<Vector>>();
+  std::map<std::int64_t, Vector> gradients_;       // of this step, by trainer
+  std::shared_ptr<rpc::Promise<Vector>> promise_;  // its end, for those who wait
 };
 
 // ---- a trainer ----------------------------------------------------------------------------------

@@ -131,8 +131,9 @@ class Promise {
  public:
   Promise() : state_(std::make_shared<internal::FutureState<T>>()) {}
   ~Promise() {
-    if (state_)
-      state_->set(call_failed({CallErrorKind::Rejected, "the call was given up", "", false}));
+    // Nobody waits for what nobody has a future of.
+    if (!state_ || state_.use_count() == 1 || state_->is_set) return;
+    state_->set(call_failed({CallErrorKind::Rejected, "the call was given up", "", false}));
   }
   Promise(Promise&&) noexcept = default;
   Promise& operator=(Promise&& other) noexcept {

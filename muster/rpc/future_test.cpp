@@ -1,6 +1,7 @@
 #include "muster/rpc/future.h"
 
 #include "muster/net/epoll_loop.h"
+#include "tests/server/log_capture.h"
 
 #include <gtest/gtest.h>
 
@@ -18,6 +19,16 @@ CallError broken(std::string text) {
   return {CallErrorKind::Unreachable, std::move(text), "", true};
 }
 TimePoint now() { return SystemClock().now(); }
+
+TEST(Promise, SaysNothingWhenItGoesAndNobodyHasItsFuture) {
+  tests::LogCapture log;
+  { const Promise<int> never_used; }
+  {
+    const Promise<int> promise;
+    EXPECT_EQ(promise.future().done(), false);
+  }
+  EXPECT_TRUE(log.warnings().empty());
+}
 
 TEST(Future, IsDoneOnceItsPromiseIsKept) {
   const Promise<int> promise;

@@ -156,7 +156,7 @@ Result<> Link::send(Message message, When when) {
     output_->is_gathering = true;
     has_output_ = true;
     lock.unlock();
-    loop_.post([self = shared_from_this()] { self->write_some(); });
+    post([self = shared_from_this()] { self->write_some(); });
     return {};
   }
   // Behind others, whoever writes those writes this one, too.
