@@ -1,0 +1,123 @@
+#include "muster/rpc/outgoing.h"
+
+#include "tests/rpc/raw_peer.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <future>
+#include <latch>
+#include <memory>
+#include <sys/socket.h>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace muster::rpc {
+namespace {
+
+using namespace std::chrono_literals;
+
+// Hands out one end of a pair; the test has the other. From the second on nobody answers.
+struct Streams {
+  std::promise<Fd> first;
+  std::atomic<int> opened = 0;
+
+  Task<Result<std::unique_ptr<Stream>>> open() {
+    int ends[2] = {-1, -1};
+    if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) std::abort();
+    std::unique_ptr<Stream> stream = std::make_unique<SocketStream>(Fd(ends[0]));
+    if (++opened == 1) {
+      first.set_value(Fd(ends[1]));
+    } else {
+      silent.emplace_back(ends[1]);
+    }
+    co_return stream;
+  }
+
+ private:
+  std::vector<Fd> silent;
+};
+
+// While a connection goes down, a thread that reads from it may hold that up. Calls made meanwhile
+// must not lead to two attempts to connect, which would share what belongs to one.
+TEST(Outgoing, ConnectsOnceThoughCallsAreMadeWhileItsConnectionGoes) {
+  net::EpollLoop loop;
+  std::thread thread([&] { loop.run(); });
+  Calls calls([] {});
+  Pool pool("test", 1);
+  Streams streams;
+  std::atomic<PeerId> number = 1;
+  Surroundings around;
+  around.loop = &loop;
+  around.calls = &calls;
+  around.next_connection = [&] { return number++; };
+  around.open_stream = [&](Member) { return streams.open(); };
+  around.suspect = [](const Member&) {};
+  const auto info = WorkerInfo::create_member("worker1", 1).value();
+  const Member member{info, 2, "127.0.0.1:1", ""};
+  auto outgoing = std::make_shared<Outgoing>(around, info, 1, member);
+  const auto submit = [&] {
+    Promise<Message> promise;
+    auto future = promise.future();
+    const auto as_it_is = [](CallResult<Message> outcome) { return outcome; };
+    outgoing->submit({MessageType::ScriptCall, kNoMessageId, "", {}}, Duration::zero(), kNever,
+                     std::make_unique<PromiseSink<Message, decltype(as_it_is)>>(std::move(promise),
+                                                                                pool, as_it_is));
+    return future;
+  };
+  const auto on_loop = [&](const std::function<void()>& work) {
+    std::promise<void> done;
+    loop.post([&] {
+      work();
+      done.set_value();
+    });
+    done.get_future().wait();
+  };
+
+  auto first = submit();
+  testing::RawConnection peer(streams.first.get_future().get());
+  ASSERT_TRUE(peer.read());
+  peer.send({kWelcome, 0, "", {}});
+  ASSERT_TRUE(peer.read());
+  // A thread that reads, and does not stop yet.
+  outgoing->slept(10us);
+  std::latch reads(1);
+  std::latch goes_on(1);
+  std::thread reader([&] {
+    bool told = false;
+    outgoing->help([&] {
+      if (!std::exchange(told, true)) {
+        reads.count_down();
+        goes_on.wait();
+      }
+      return true;
+    });
+    if (!told) reads.count_down();
+  });
+  reads.wait();
+  Member restarted = member;
+  restarted.incarnation = 3;
+  on_loop([&] { outgoing->update(restarted); });
+  std::vector<Future<Message>> meanwhile;
+  for (int tries = 0; tries < 10'000; ++tries) {
+    meanwhile.push_back(submit());
+    if (!meanwhile.back().done()) break;  // it waits for the next connection
+    std::this_thread::yield();
+  }
+  goes_on.count_down();
+  reader.join();
+  EXPECT_FALSE(first.wait());
+  auto last = submit();
+  on_loop([] {});
+  on_loop([] {});
+  EXPECT_EQ(streams.opened, 2) << "the first, and one more";
+  on_loop([&] { outgoing->close({CallErrorKind::Rejected, "the end", "", true}); });
+  EXPECT_FALSE(last.wait());
+  for (const auto& one : meanwhile) EXPECT_FALSE(one.wait());
+  loop.stop();
+  thread.join();
+}
+
+}  // namespace
+}  // namespace muster::rpc
