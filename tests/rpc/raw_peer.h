@@ -58,7 +58,7 @@ class RawConnection {
       while (!messages_.empty()) {
         Message message = std::move(messages_.front());
         messages_.pop_front();
-        if (message.type != kSignOfLife) return message;
+        if (message.type != kSignOfLife && message.type != kCancel) return message;
       }
       if (!read_more()) break;
     }
@@ -159,7 +159,8 @@ class RawPeer {
 
  private:
   static constexpr std::uint64_t kIncarnation = 77;
-  static std::string record_key(std::int64_t rank) { return "rank/" + std::to_string(rank); }
+  // In the first group of its store.
+  static std::string record_key(std::int64_t rank) { return "rank/0/" + std::to_string(rank); }
 
   net::EpollLoop loop_;
   std::shared_ptr<store::Store> store_;
