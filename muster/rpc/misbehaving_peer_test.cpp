@@ -236,8 +236,11 @@ TEST_F(MisbehavingPeer, ThatDoesNotReadIsSentNoMoreThanTheQueueHolds) {
   using Measure = std::int64_t(std::string);
   const std::string large(std::size_t{256} << 10U, 'x');
   std::vector<Future<std::int64_t>> calls;
-  calls.push_back(caller.async<Measure>("worker1", 0.0, "measure", large));
+  const auto first = call_peer(1);
   RawConnection connection = peer.welcome();
+  serve(connection, 10);
+  EXPECT_EQ(first.get(), 10) << "from now on calls are sent at once";
+  calls.push_back(caller.async<Measure>("worker1", 0.0, "measure", large));
   // More than any socket holds, and it is not even full by then.
   constexpr std::size_t kCallsMax = 1000;
   const auto is_refused = [](const Future<std::int64_t>& call) { return call.done(); };
