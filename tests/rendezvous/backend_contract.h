@@ -410,7 +410,7 @@ TEST_P(BackendContract, DoesNotMistakeASignForAChangeOfTheState) {
 // ---- wishes
 
 TEST_P(BackendContract, GivesEveryWishANumberOfItsOwnIfItHasNumbers) {
-  if (!a().has_wish_numbers()) GTEST_SKIP() << "its wishes have no numbers";
+  if (!a().has_wish_numbers()) GTEST_SKIP() << "not applicable: its wishes have no numbers";
   for (std::uint64_t number = 1; number <= 6; number += 2) {
     const auto of_a = await(a().take_wish_number());
     ASSERT_TRUE(of_a) << of_a.error().message;
@@ -422,7 +422,7 @@ TEST_P(BackendContract, GivesEveryWishANumberOfItsOwnIfItHasNumbers) {
 }
 
 TEST_P(BackendContract, ShowsTheWishesThatHaveNotBeenDealtWith) {
-  if (!a().has_wish_numbers()) GTEST_SKIP() << "its wishes have no numbers";
+  if (!a().has_wish_numbers()) GTEST_SKIP() << "not applicable: its wishes have no numbers";
   const auto none = await(b().wishes({}));
   ASSERT_TRUE(none) << none.error().message;
   EXPECT_TRUE(none->empty());
@@ -451,7 +451,7 @@ TEST_P(BackendContract, ShowsTheWishesThatHaveNotBeenDealtWith) {
 }
 
 TEST_P(BackendContract, DoesNotMistakeAWishForAChangeOfTheState) {
-  if (!a().has_wish_numbers()) GTEST_SKIP() << "its wishes have no numbers";
+  if (!a().has_wish_numbers()) GTEST_SKIP() << "not applicable: its wishes have no numbers";
   const Written first = write(a(), "x", std::nullopt);
   ASSERT_TRUE(await(a().take_wish_number()));
   ASSERT_TRUE(await(a().wish("n1", 1, "one")));
