@@ -1,7 +1,7 @@
 """Who takes part in the RPC comparison, and how one measurement with one of them is made.
 
 Each native contender is a program of bench/rpc with the command line of bench/rpc/program.h; how
-Muster's own differs is said at `Muster`. PyTorch's is bench/rpc/torch_rpc.py.
+Muster's own differs is said at `Muster`. PyTorch's is bench/torch_rpc.py.
 """
 
 import contextlib
@@ -283,7 +283,7 @@ class Torch:
 
     def start(self, role, transport, *more):
         return harness.start(
-            [self.python, HERE / "rpc" / "torch_rpc.py", role, "--transport", transport, *more],
+            [self.python, HERE / "torch_rpc.py", role, "--transport", transport, *more],
             self.cores.all,
             self.cores.raised,
             log=True,

@@ -15,6 +15,8 @@ import time
 
 from torch.distributed import TCPStore
 
+from threads import in_threads
+
 stores = {}  # by port; kept, since connecting is not what is measured
 
 
@@ -34,24 +36,6 @@ def serve(file):
         draft.write(f"{store.port}\n")
     os.rename(file + ".new", file)
     sys.stdin.read()
-
-
-def in_threads(count, work):
-    failures = []
-
-    def guarded(index):
-        try:
-            work(index)
-        except Exception as error:  # reported by the caller's thread
-            failures.append(error)
-
-    threads = [threading.Thread(target=guarded, args=(index,)) for index in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if failures:
-        raise failures[0]
 
 
 def operation_of(name, store, key, values):

@@ -4,12 +4,11 @@
 // case noop-pool calls one that runs in the server's pool. The server hosts the store in which the
 // two find each other; the address is that of the store.
 #include "bench/rpc/program.h"
-#include "muster/net/epoll_loop.h"
 #include "muster/net/tcp.h"
 #include "muster/rpc/network_agent.h"
+#include "muster/rpc/open_store.h"
 #include "muster/rpc/rpc.h"
-#include "muster/rpc/store_of_group.h"
-#include "muster/store/server.h"
+#include "tests/rpc/store_host.h"
 
 #include <fmt/format.h>
 
@@ -38,38 +37,17 @@ void check(const T& outcome) {
   if (!outcome) throw std::runtime_error(outcome.error().message);
 }
 
-class StoreHost {
- public:
-  StoreHost() {
-    std::promise<int> port;
-    auto known = port.get_future();
-    thread_ = std::thread([this, &port] {
-      net::TcpTransport transport(loop_);
-      store::Server server(loop_, {});
-      const auto listening = server.listen(transport, {"127.0.0.1", 0}, "");
-      port.set_value(listening ? *listening : 0);
-      loop_.run();
-    });
-    address_ = fmt::format("127.0.0.1:{}", known.get());
-  }
-  ~StoreHost() {
-    loop_.stop();
-    thread_.join();
-  }
-  const std::string& address() const { return address_; }
+using rpc::testing::StoreHost;
 
- private:
-  net::EpollLoop loop_;
-  std::thread thread_;
-  std::string address_;
-};
+std::string address_of(const StoreHost& store) { return fmt::format("127.0.0.1:{}", store.port()); }
 
-rpc::InitOptions init_options(const RpcOptions& options, std::string name, std::int64_t rank,
+// A group of two: the server, and the client of this measurement.
+rpc::InitOptions init_options(const RpcOptions& options, std::int64_t rank,
                               const std::string& store) {
   rpc::InitOptions init;
-  init.name = std::move(name);
+  init.name = rank == 0 ? "server" : "client";
   init.rank = rank;
-  init.dynamic = true;
+  init.world_size = 2;
   init.store = store;
   init.shared_memory = options.transport == "shm";
   init.thread_count = std::max<std::size_t>(options.threads, 1);
@@ -81,8 +59,9 @@ void serve(const RpcOptions& options) {
   check(rpc::define(kNoopInPool, [] {}));
   check(rpc::define(kEcho, [](rpc::Buffer buffer) { return buffer; }, {.run = rpc::Run::Inline}));
   const StoreHost store;
-  check(rpc::init(init_options(options, "server", 0, store.address())));
-  announce(store.address());
+  // The client of this measurement is the other worker, so first it must know where to come.
+  announce(address_of(store));
+  check(rpc::init(init_options(options, 0, address_of(store))));
   wait_for_end_of_input();
   check(rpc::shutdown({.graceful = false}));
 }
@@ -93,8 +72,7 @@ class MusterCaller final : public Caller {
       : noop_(options.case_name == "noop-pool" ? kNoopInPool : kNoop) {
     // One agent for all threads.
     static const bool kStarted = [&] {
-      const auto id = ::getpid() % 30'000 + 1;
-      check(rpc::init(init_options(options, fmt::format("client{}", id), id, options.address)));
+      check(rpc::init(init_options(options, 1, options.address)));
       return true;
     }();
     (void)kStarted;
@@ -164,7 +142,7 @@ rpc::AgentOptions agent_options(const RpcOptions& options, std::size_t rank) {
 [[noreturn]] void be_peers(const RpcOptions& options, int announce_to) {
   net::raise_descriptor_limit();
   const StoreHost store;
-  const std::string line = store.address() + "\n";
+  const std::string line = address_of(store) + "\n";
   if (::write(announce_to, line.data(), line.size()) < 0) std::_Exit(1);
   rpc::Functions functions;
   check(functions.add(kNoop.name(), [] {}, {.run = rpc::Run::Inline}));
@@ -173,8 +151,8 @@ rpc::AgentOptions agent_options(const RpcOptions& options, std::size_t rank) {
   std::vector<std::thread> threads;
   for (std::size_t rank = 0; rank < options.count; ++rank) {
     threads.emplace_back([&, rank] {
-      auto started = rpc::NetworkAgent::start(agent_options(options, rank), opener(store.address()),
-                                              server, kStartPatience);
+      auto started = rpc::NetworkAgent::start(agent_options(options, rank),
+                                              opener(address_of(store)), server, kStartPatience);
       if (!started) std::_Exit(1);
       agents[rank] = std::move(*started);
     });

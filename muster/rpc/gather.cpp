@@ -39,6 +39,12 @@ Future<T> call(Agent& agent, std::string_view to, std::optional<double> timeout_
   return future;
 }
 
+// 0: never.
+TimePoint deadline_after(double seconds, TimePoint now) {
+  if (seconds <= 0) return kNever;
+  return now + std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
+}
+
 CallError gather_error(std::string text) {
   return {CallErrorKind::Remote, std::move(text), "", true};
 }
@@ -160,9 +166,7 @@ CallResult<Gather::Values> Gather::lead(Agent& agent, const std::string& key,
                                         std::optional<double> timeout_seconds) {
   const SystemClock clock;
   const double seconds = timeout_seconds.value_or(0);
-  const TimePoint deadline = seconds > 0 ? clock.now() + std::chrono::duration_cast<Duration>(
-                                                             std::chrono::duration<double>(seconds))
-                                         : kNever;
+  const TimePoint deadline = deadline_after(seconds, clock.now());
   const Future<Values> future = hall_->arrive(key, agent.self().name(), std::move(value), &names);
   std::map<std::string, Future<void>> looks;
   while (!future.done()) {
@@ -199,9 +203,7 @@ CallResult<> Gather::quiesce(Agent& agent, const std::vector<std::string>& names
                              std::optional<double> timeout_seconds) {
   const SystemClock clock;
   const double seconds = timeout_seconds.value_or(0);
-  const TimePoint deadline = seconds > 0 ? clock.now() + std::chrono::duration_cast<Duration>(
-                                                             std::chrono::duration<double>(seconds))
-                                         : kNever;
+  const TimePoint deadline = deadline_after(seconds, clock.now());
   // One look at all of them is not enough: a call may have wandered behind it. But when no call was
   // made between two looks that both saw none under way, there was none.
   std::int64_t started_before = -1;
@@ -209,7 +211,17 @@ CallResult<> Gather::quiesce(Agent& agent, const std::vector<std::string>& names
     agent.calls().wait_until_idle([&] { return clock.now() < deadline; });
     const std::int64_t active = agent.calls().active_count();
     const std::int64_t started = agent.calls().started_count() - own_call_count_;
-    const auto outcome = all(agent, names, fmt::format("{} {}", started, active), timeout_seconds);
+    const TimePoint now = clock.now();
+    if (now >= deadline) {
+      return call_failed({CallErrorKind::Timeout,
+                          fmt::format("{} calls of this worker are still under way after {:.2f} "
+                                      "seconds",
+                                      active, seconds),
+                          "", true});
+    }
+    std::optional<double> left;
+    if (deadline != kNever) left = std::chrono::duration<double>(deadline - now).count();
+    const auto outcome = all(agent, names, fmt::format("{} {}", started, active), left);
     if (!outcome) return call_failed(outcome.error());
     std::int64_t all_started = 0;
     std::int64_t all_active = 0;

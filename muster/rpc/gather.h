@@ -42,7 +42,7 @@ class Gather {
                          std::optional<double> timeout_seconds);
 
   // Returns once no call is under way between any of the workers, those that calls make in turn
-  // included. All of `names` must call it.
+  // included. All of `names` must call it. Timeout if calls are under way for longer than that.
   CallResult<> quiesce(Agent& agent, const std::vector<std::string>& names,
                        std::optional<double> timeout_seconds);
 

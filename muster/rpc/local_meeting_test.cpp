@@ -374,13 +374,13 @@ TEST_F(LocalMeetingTest, FindsOutThatAnotherNetworkNamespaceCannotBeReached) {
   }
   const int status = status_of(child);
   if (status == kCannotTry)
-    GTEST_SKIP() << "not applicable: the system does not let us make a network namespace";
+    GTEST_SKIP() << "SKIPPED: the system does not let us make a network namespace";
   EXPECT_EQ(status, kRefused);
   EXPECT_TRUE(met.empty());
 }
 
 TEST_F(LocalMeetingTest, TurnsAwayAProcessOfAnotherUser) {
-  if (::geteuid() != 0) GTEST_SKIP() << "not applicable: only root can become another user";
+  if (::geteuid() != 0) GTEST_SKIP() << "SKIPPED: only root can become another user";
   const std::string address = listener->address();
   constexpr uid_t kNobody = 65534;
   const pid_t child = ::fork();

@@ -359,6 +359,26 @@ TEST_P(NetworkAgentTest, ComesToRestOnlyWhenNoCallIsLeft) {
   EXPECT_EQ(steps, 61);
 }
 
+TEST_P(NetworkAgentTest, DoesNotWaitForEverForACallThatDoesNotEnd) {
+  start(2);
+  auto gate = std::make_shared<Gate>();
+  ASSERT_TRUE(workers[1]->functions.add("wait", [gate] { return gate->pass(); }));
+  const auto call = workers[0]->async<bool()>("worker1", 0.0, "wait");
+  const std::vector<std::string> names{"worker0", "worker1"};
+  auto other = std::async(std::launch::async, [&] {
+    return workers[1]->gather->quiesce(*workers[1]->agent, names, 0.3);
+  });
+  const auto outcome = workers[0]->gather->quiesce(*workers[0]->agent, names, 0.3);
+  ASSERT_FALSE(outcome);
+  EXPECT_EQ(outcome.error().kind, CallErrorKind::Timeout);
+  EXPECT_NE(outcome.error().message.find("1 calls of this worker are still under way"),
+            std::string::npos)
+      << outcome.error().message;
+  EXPECT_FALSE(other.get());
+  gate->open();
+  EXPECT_TRUE(call.get());
+}
+
 // S173.
 TEST_P(NetworkAgentTest, SaysWhoCannotComeToAGatherAnyMore) {
   start(3);
@@ -460,7 +480,7 @@ TEST_P(NetworkAgentTest, TellsAFunctionThatNobodyWaitsForItAnyMore) {
 }
 
 TEST_P(NetworkAgentTest, ReachesWorkersByIpv6) {
-  if (!address_towards({"::1", 1})) GTEST_SKIP() << "not applicable: there is no IPv6 here";
+  if (!address_towards({"::1", 1})) GTEST_SKIP() << "SKIPPED: there is no IPv6 here";
   const auto choose = [](AgentOptions& options) {
     options.host = "::1";
     options.uses_shared_memory = GetParam();

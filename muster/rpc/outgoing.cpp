@@ -31,11 +31,6 @@ Member Outgoing::member() const {
   return member_;
 }
 
-std::size_t Outgoing::queued_bytes() const {
-  const std::lock_guard lock(mutex_);
-  return waiting_bytes_ + (link_ ? link_->queued_bytes() : 0);
-}
-
 std::string_view Outgoing::kind() const {
   const std::lock_guard lock(mutex_);
   return link_ ? link_->kind() : std::string_view();

@@ -69,7 +69,6 @@ class Outgoing final : public LinkEvents,
   void close(const CallError& error);
 
   Member member() const;
-  std::size_t queued_bytes() const;
   std::string_view kind() const;  // of the connection; empty when there is none
   std::uint64_t sent_bytes() const;
   std::uint64_t received_bytes() const;

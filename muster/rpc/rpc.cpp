@@ -3,8 +3,8 @@
 #include "muster/base/log.h"
 #include "muster/rpc/gather.h"
 #include "muster/rpc/network_agent.h"
+#include "muster/rpc/open_store.h"
 #include "muster/rpc/own_address.h"
-#include "muster/rpc/store_of_group.h"
 #include "muster/rpc/texts.h"
 
 #include <fmt/format.h>
@@ -145,8 +145,12 @@ CallResult<> wait_for_all(Process& state, NetworkAgent& agent, Duration timeout)
   if (!agent.is_static()) {
     const SystemClock clock;
     const TimePoint deadline = seconds ? clock.now() + timeout : kNever;
-    agent.calls().wait_until_idle([&] { return clock.now() < deadline; });
-    return {};
+    if (agent.calls().wait_until_idle([&] { return clock.now() < deadline; })) return {};
+    return call_failed({CallErrorKind::Timeout,
+                        fmt::format("{} calls of this worker are still under way after {:.2f} "
+                                    "seconds",
+                                    agent.calls().active_count(), *seconds),
+                        "", true});
   }
   return state.gather.quiesce(agent, names_of(agent), seconds);
 }
@@ -272,8 +276,6 @@ std::map<std::string, std::string> metrics() {
 }
 
 namespace internal {
-
-std::shared_ptr<Agent> agent_or_null() { return current_agent(); }
 
 CallError not_initialized() {
   return {CallErrorKind::Rejected, "RPC has not been initialized. Call rpc::init first.", "",

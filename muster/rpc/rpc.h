@@ -127,8 +127,6 @@ namespace internal {
 // Sends it; what is wrong with it is told to the sink.
 void submit(Agent& agent, const Destination& to, Result<Message> request,
             std::unique_ptr<CallSink> sink);
-// The current agent; nothing when there is none.
-std::shared_ptr<Agent> agent_or_null();
 CallError not_initialized();
 
 // The argument as the callee expects it; not copied if it is that already.
@@ -161,7 +159,7 @@ Result<> define(const Procedure<R(Args...)>& procedure, F function, FunctionOpti
 template <typename R, typename... Args, typename... Given>
 Future<R> async(const Destination& to, const Procedure<R(Args...)>& procedure, Given&&... given) {
   static_assert(sizeof...(Args) == sizeof...(Given), "the procedure takes other arguments");
-  const auto agent = internal::agent_or_null();
+  const auto agent = current_agent();
   if (!agent) return Future<R>::ready(call_failed(internal::not_initialized()));
   Promise<R> promise;
   Future<R> future = promise.future();

@@ -1,4 +1,4 @@
-#include "muster/rpc/store_of_group.h"
+#include "muster/rpc/open_store.h"
 
 #include "muster/base/random.h"
 #include "muster/net/tcp.h"

@@ -15,11 +15,12 @@ import json
 import os
 import socket
 import sys
-import threading
 import time
 
 import torch
 from torch.distributed import rpc
+
+from threads import in_threads
 
 SERVER = "server"
 TRANSPORTS = {"tcp": (["uv"], ["basic"]), "shm": (["shm"], ["cma", "basic"])}
@@ -52,24 +53,6 @@ def join(name, rank, transport, port):
             _channels=channels,
         ),
     )
-
-
-def in_threads(count, work):
-    failures = []
-
-    def guarded(index):
-        try:
-            work(index)
-        except Exception as error:  # reported by the caller's thread
-            failures.append(error)
-
-    threads = [threading.Thread(target=guarded, args=(index,)) for index in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if failures:
-        raise failures[0]
 
 
 def call_until(ends, call):
