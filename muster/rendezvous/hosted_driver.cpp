@@ -2,6 +2,7 @@
 
 #include "muster/base/assert.h"
 #include "muster/base/log.h"
+#include "muster/rendezvous/heartbeat.h"
 #include "muster/rendezvous/host_protocol.h"
 #include "muster/rendezvous/rules.h"
 #include "muster/rendezvous/status_board.h"
@@ -252,9 +253,9 @@ class HostedDriver final : public Driver {
   // Until the line is lost, for the reason returned.
   Task<Error> listen() {
     // Nodes that joined together must not all speak at once.
-    next_beat_ =
-        loop_.now() +
+    const Duration wait =
         Duration(random_.below(static_cast<std::uint64_t>(settings_.keep_alive_interval.count())));
+    next_beat_ = loop_.now() + until_tick(wait, settings_.keep_alive_interval, loop_.wall_time());
     std::optional<TimePoint> answer_due;
     TimePoint heard_at = loop_.now();
     for (;;) {
@@ -277,7 +278,8 @@ class HostedDriver final : public Driver {
                                     muster::describe(settings_.timeouts.heartbeat))};
       }
       if (loop_.now() >= next_beat_) {
-        next_beat_ = after(loop_.now(), settings_.keep_alive_interval);
+        const Duration interval = settings_.keep_alive_interval;
+        next_beat_ = after(loop_.now(), until_tick(interval, interval, loop_.wall_time()));
         // The server may be silent for as long as we may; only then it is asked for an answer:
         // answers are most of what a large and quiet group costs.
         const bool asks = answer_due || loop_.now() - heard_at >= settings_.window();

@@ -64,6 +64,7 @@ class Loop final : public muster::Loop {
   Loop() = default;
 
   TimePoint now() const override { return now_; }
+  Duration wall_time() const override { return now_.time_since_epoch(); }
   void post(std::function<void()> work) override { posted_.push(std::move(work)); }
 
   // How many turns one run may take before it counts as endless.
