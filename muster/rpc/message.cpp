@@ -42,6 +42,7 @@ constexpr std::array kRows = {
     Row{MessageType::RunWithProfilingResp, "RUN_WITH_PROFILING_RESP"},
     Row{MessageType::RrefBackwardReq, "RREF_BACKWARD_REQ"},
     Row{MessageType::RrefBackwardResp, "RREF_BACKWARD_RESP"},
+    Row{MessageType::RrefForkCancel, "RREF_FORK_CANCEL", kRetried},
     Row{MessageType::Exception, "EXCEPTION"},
     Row{MessageType::Unknown, "UNKNOWN"},
 };
@@ -64,8 +65,8 @@ constexpr bool has_one_flag_each() {
   return true;
 }
 
-// The low bytes 0x00 to 0x18 without a gap, EXCEPTION and UNKNOWN.
-static_assert(kRows.size() == 0x19 + 2);
+// The low bytes 0x00 to 0x19 without a gap, EXCEPTION and UNKNOWN.
+static_assert(kRows.size() == 0x1a + 2);
 static_assert(is_in_order());
 static_assert(has_one_flag_each());
 

@@ -2,7 +2,8 @@
 // sender.
 //
 // The names and numbers of the types are those of torch.distributed.rpc; SCRIPT carries native
-// functions here. New types keep the low byte below 0x100 and set one of the two flags.
+// functions here. RREF_FORK_CANCEL is Muster's own. New types keep the low byte below 0x100 and set
+// one of the two flags.
 #pragma once
 
 #include "muster/rpc/buffer.h"
@@ -44,6 +45,7 @@ enum class MessageType : std::uint16_t {
   RunWithProfilingResp = 0x216,
   RrefBackwardReq = 0x117,
   RrefBackwardResp = 0x218,
+  RrefForkCancel = 0x119,  // of Muster: asks whether a fork has arrived
   Exception = 0x237,
   Unknown = 0x03c,
 };

@@ -44,6 +44,7 @@ constexpr Golden kGolden[] = {
     {"RUN_WITH_PROFILING_RESP", 534, false, true, false},
     {"RREF_BACKWARD_REQ", 279, true, false, false},
     {"RREF_BACKWARD_RESP", 536, false, true, false},
+    {"RREF_FORK_CANCEL", 281, true, false, true},
     {"EXCEPTION", 567, false, true, false},
     {"UNKNOWN", 60, false, false, false},
 };
