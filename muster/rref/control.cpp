@@ -41,7 +41,7 @@ std::string encode(const ForkData& data) {
   writer.write(data.owner);
   write(writer, data.rref);
   write(writer, data.fork);
-  writer.write(data.parent, data.type);
+  writer.write(data.parent, data.owner_series, data.type);
   return writer.take_control();
 }
 
@@ -51,7 +51,7 @@ Result<ForkData> decode_fork_data(std::string_view bytes) {
   reader.read(data.owner);
   data.rref = read_id(reader);
   data.fork = read_id(reader);
-  reader.read(data.parent, data.type);
+  reader.read(data.parent, data.owner_series, data.type);
   reader.require(data.type.size() <= kTypeTextBytesMax, "the name of a type is too long");
   return finished(reader, std::move(data), "the data of a fork");
 }

@@ -31,13 +31,17 @@ namespace muster::rref {
 
 inline constexpr std::size_t kTypeTextBytesMax = 4096;
 
+inline constexpr std::int64_t kSeriesUnknown = -1;
+
 // One handle on its way to another worker.
 struct ForkData {
   WorkerId owner = 0;
   GlobalId rref;
   GlobalId fork;
   WorkerId parent = 0;  // the worker that forked it
-  std::string type;     // of the value, as the program spells it; not looked at here
+  // Which process the parent takes for the owner: the series of ids that it draws from.
+  std::int64_t owner_series = kSeriesUnknown;
+  std::string type;  // of the value, as the program spells it; not looked at here
 
   friend bool operator==(const ForkData&, const ForkData&) = default;
 };

@@ -5,6 +5,11 @@
 #include <fmt/format.h>
 
 namespace muster::rref {
+namespace {
+
+constexpr int kSeriesBits = 36;  // of an id, for the number within its series
+
+}  // namespace
 
 GlobalId::GlobalId(WorkerId created_on, std::int64_t local)
     : bits_(static_cast<std::int64_t>(created_on) * (kLocalIdMax + 1) + local) {
@@ -26,8 +31,12 @@ std::int64_t IdSource::draw(std::int64_t count) {
   return first;
 }
 
+std::int64_t series_of(GlobalId id) { return series_of(id.local()); }
+std::int64_t series_of(std::int64_t local) { return local >> kSeriesBits; }
+
 std::int64_t first_of_incarnation(std::uint64_t incarnation) {
-  return static_cast<std::int64_t>(incarnation & 0xffff) << 32;
+  constexpr std::uint64_t kSeriesMax = kLocalIdMax >> kSeriesBits;
+  return static_cast<std::int64_t>(incarnation & kSeriesMax) << kSeriesBits;
 }
 
 std::string owner_text(GlobalId rref) { return fmt::format("OwnerRRef({})", rref.text()); }

@@ -51,12 +51,17 @@ static_assert(sizeof(GlobalId) == 8);
 GlobalId creation_fork(GlobalId rref);
 
 // Where a worker draws its ids from: 0, 1, 2, ... One for the whole process, whatever agents come
-// and go in it, so any thread may draw. `first`: a process that takes over the worker id of another
-// one, whose references may still be known in the group, must begin where that one never came; see
-// `first_of_incarnation`.
+// and go in it, so any thread may draw.
+//
+// Where workers die and return, ids must tell who drew them: the next process with the same worker
+// id must not draw what the former one has drawn, and nobody should wait for what the former one
+// did not live to create. So each member of such a group draws from a series of its own, which
+// begins at first_of_incarnation; also one that was cut off and joins again. Others use series 0.
 class IdSource {
  public:
   explicit IdSource(std::int64_t first = 0) : next_(first) {}
+  // Goes on with another series. Requires: this one was never used before.
+  void begin_at(std::int64_t first) { next_.store(first, std::memory_order_relaxed); }
   IdSource(const IdSource&) = delete;
   IdSource& operator=(const IdSource&) = delete;
 
@@ -68,8 +73,12 @@ class IdSource {
   std::atomic<std::int64_t> next_;
 };
 
-// A first number for the process that is known to its group by this number (a random one). Two
-// processes share ids only if 16 bits of their numbers agree, or one draws 2^32 ids.
+// There are 4096 series of 2^36 ids each; a member that needs more has to join again. Which one an
+// id belongs to:
+std::int64_t series_of(GlobalId id);
+std::int64_t series_of(std::int64_t local);
+// The first id of the member that is known to its group by this number (a random one). Two members
+// share a series only if the last 12 bits of their numbers agree.
 std::int64_t first_of_incarnation(std::uint64_t incarnation);
 
 // ---- texts, as programs know them ---------------------------------------------------------------

@@ -43,8 +43,10 @@
 // Workers are known by id. Two processes that have the same id one after the other must be kept
 // apart by the shell: it says worker_lost for the old one and then worker_joined, drops what it has
 // queued of the old one, and never hands over a message of a process that is not the present one. A
-// worker that was cut off and comes back as a new member says worker_lost for all the others, and
-// they for it, before either side joins the other again.
+// worker that was cut off and comes back as a new member says worker_lost for all the others and
+// goes on with another series of ids before it says worker_joined for any; the others treat it as a
+// new process. Whoever is named in fork data and is no member of the group, no more or not yet,
+// must count as lost, too, or messages to it wait for ever.
 //
 // Limits: see EndedIds for what is remembered. A control message that fails for good though its
 // destination is not lost (other than a fork request, which fails its handle) is kept and sent
@@ -130,7 +132,8 @@ class Ledger {
   // handle has failed; the owner may have created it all the same, or may still do so, and is told
   // of the handle's end as ever.
   void creation_finished(GlobalId fork, const std::optional<rpc::CallError>& error, Effects& out);
-  // The last local handle of this fork is gone. Does nothing for one that is not known (any more).
+  // The last local handle of this fork is gone; to be said of those that have failed, too. Does
+  // nothing for one that is not known (any more).
   void dropped(GlobalId fork, Effects& out);
 
   enum class State { Pending, Confirmed, Failed, Deleted };
@@ -233,8 +236,12 @@ class Ledger {
   // The worker has died or left. What it held here is released, what it owned has failed, and
   // nothing is sent to it or accepted from it until it joins again. `reason` names it.
   void worker_lost(WorkerId worker, std::string_view reason, Effects& out);
-  // A new process has the id. Workers that were never lost need not be announced.
-  void worker_joined(WorkerId worker);
+  // A new process has the id. `first_id`: the series it draws its ids from begins there. So
+  // references that came from or belong to another process with the same id are told apart: nobody
+  // waits for their creation, and handles of them are of no use. Nothing if it is not known.
+  // Workers of a group that never changes need not be announced; others must be, with it, from the
+  // start.
+  void worker_joined(WorkerId worker, std::optional<std::int64_t> first_id = std::nullopt);
   bool is_lost(WorkerId worker) const { return lost_.contains(worker); }
 
   // ---- the end
@@ -258,6 +265,9 @@ class Ledger {
   };
   // All of them, in order; those of functions that still run are not among them.
   std::vector<HeldFork> held_forks() const;
+  // Whether this fork counts for this reference, which is owned here; the creator's counts from the
+  // moment its call begins.
+  bool has_fork(GlobalId rref, GlobalId fork) const;
   // One line "Leaking RRef <id> with fork Id <id>" for each; empty when there is none.
   std::string leak_report() const;
 
@@ -297,7 +307,10 @@ class Ledger {
     GlobalId rref;
     WorkerId holder = 0;
   };
-  struct OwnerTally;
+  struct FlagChange {
+    std::uint8_t set = 0;
+    std::uint8_t clear = 0;
+  };
 
   // The user's side.
   enum class UserState : std::uint8_t { Creating, Requesting, Confirmed, Failed };
@@ -324,21 +337,27 @@ class Ledger {
   };
 
   // ledger_owner.cpp
+  void count_owner(const Owner& owner, bool is_in);
+  void change_owner(Owner& owner, const FlagChange& change);
   Owner& owner_entry(GlobalId rref, std::uint8_t flags_if_new);
-  void add_fork(GlobalId rref, GlobalId fork, WorkerId holder);
+  // Whether this is the handle that `remote` gave to the creator.
+  bool is_creators(GlobalId rref, GlobalId fork) const;
   bool remove_fork(GlobalId rref, GlobalId fork);
   void settle_owner(GlobalId rref, Effects& out);
   void fail_owner(GlobalId rref, const rpc::CallError& error, Effects& out);
   void erase_owner(GlobalId rref);
+  // Why a reference that is not known will never be.
   std::optional<rpc::CallError> why_never(GlobalId rref) const;
+  // Its creator let go before its creation came, which may still come.
+  bool is_given_up(GlobalId rref) const;
   Ack on_fork_request(WorkerId from, const Control& control);
   void on_user_delete(const Control& control, Effects& out);
   Received received_own(const ForkData& data, Effects& out);
   void owners_lose(WorkerId worker, Effects& out);
 
   // ledger_user.cpp
-  bool is_pending(const User& user) const;
-  void settle_user(GlobalId fork, UserState state, Effects& out);
+  static bool is_pending(const User& user);
+  void confirm_user(GlobalId fork, Effects& out);
   void fail_user(GlobalId fork, rpc::CallError error, Effects& out);
   void end_user_if_possible(GlobalId fork, Effects& out);
   void release_child(GlobalId fork, Effects& out);
@@ -353,6 +372,10 @@ class Ledger {
   void send(WorkerId to, const Control& control, Effects& out, WorkerId parent = 0);
   Ack on_fork_cancel(const Control& control);
   rpc::CallError lost_error(WorkerId worker) const;
+  // Of the process that has this id now.
+  std::int64_t series_of_worker(WorkerId worker) const;
+  // Whether an id or a handle that belongs to `series` is of another process than the present one.
+  bool is_other_process(WorkerId worker, std::int64_t series) const;
 
   WorkerId self_;
   IdSource& ids_;
@@ -372,7 +395,8 @@ class Ledger {
   boost::unordered_flat_map<Ticket, Pending> pending_;
   std::vector<Parked> parked_;
   Ticket next_ticket_ = 1;
-  boost::unordered_flat_map<WorkerId, std::string> lost_;  // with the reasons
+  boost::unordered_flat_map<WorkerId, std::string> lost_;     // with the reasons
+  boost::unordered_flat_map<WorkerId, std::int64_t> series_;  // of those that are known
 };
 
 }  // namespace muster::rref
