@@ -236,7 +236,12 @@ Ack Ledger::on_fork_request(WorkerId from, const Control& control) {
   }
   // The creator's own fork needs no request, so this one comes from nobody who could have it.
   if (is_creators(rref, fork) || ended_.contains(fork)) return Ack::Ended;
-  if (!owners_.contains(rref) && why_never(rref)) return Ack::Ended;
+  if (!owners_.contains(rref) && why_never(rref)) {
+    // The child gives it up now; a copy of the request must find the same, even if the owner shares
+    // its value again meanwhile.
+    ended_.remember(fork, EndedIds::How::Over);
+    return Ack::Ended;
+  }
   ++owner_entry(rref, is_given_up(rref) ? kCreatorGone : 0).fork_count;
   forks_.emplace(fork, Fork{rref, from});
   return Ack::Done;

@@ -187,6 +187,17 @@ TEST_F(Owner, RefusesAForkRequestForAReferenceThatHasEnded) {
   expect_all_empty();
 }
 
+TEST_F(Owner, RefusesARequestAgainThatItRefusedBeforeItSharedItsValueAgain) {
+  const GlobalId rref = b.ledger.create_local();
+  const ForkData first = *b.ledger.fork_owned(rref, a.id);
+  b.ledger.undo_fork(first.fork, b.out);
+  const Control control{MessageType::RrefForkRequest, rref, GlobalId(0, 50)};
+  const std::string payload = encode(control);
+  EXPECT_EQ(*b.ledger.on_control(c.id, control.type, payload, b.out), encode(Ack::Ended));
+  ASSERT_TRUE(b.ledger.fork_owned(rref, a.id));
+  EXPECT_EQ(*b.ledger.on_control(c.id, control.type, payload, b.out), encode(Ack::Ended));
+}
+
 TEST_F(Owner, RefusesAForkRequestForTheCreatorsOwnFork) {
   const auto made = remote(a, b);
   const Control control{MessageType::RrefForkRequest, made.rref, made.fork};

@@ -57,6 +57,7 @@ class World {
       while (net_.next() <= until && !failed()) advance();
       do_something();
       check();
+      check_counters();
     }
   }
 
@@ -303,6 +304,7 @@ class World {
 
   bool is_good(const Process& process, const Handle& handle) const;
   void check() const;
+  void check_counters() const;
   void check_end() const;
 
   Network net_;
