@@ -298,7 +298,11 @@ namespace {
 
 TEST(LedgerSim, FreesEverythingAndNothingTooEarly) {  // S161
   Met met;
+#ifdef __OPTIMIZE__
+  const auto seeds = tests::seeds_to_run(2000, 500);
+#else
   const auto seeds = tests::seeds_to_run(250, 50);
+#endif
   for (const std::uint64_t seed : seeds) {
     SCOPED_TRACE(tests::replay_command(seed));
     World world(seed, met);
