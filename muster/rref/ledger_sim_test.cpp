@@ -103,7 +103,7 @@ void World::create_here(const ProcessPtr& process) {
   process->handles.push_back({rref, {}, process->id, true});
   if (is_local) return;
   // The request and the end of the call, in any order: the call may time out first.
-  net_.at(net_.some(500), [this, process, rref] {
+  net_.at(net_.some(500), [process, rref] {
     const auto begin = process->ledger.begin_creation(rref, rref, process->id);
     EXPECT_NE(begin.creation, Ledger::Creation::Refuse);
   });
