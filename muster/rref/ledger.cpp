@@ -5,8 +5,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <iterator>
 #include <utility>
 
 namespace muster::rref {
@@ -129,17 +127,16 @@ void Ledger::failed(Ticket ticket, const CallError& error, Effects& out) {
     // come.
     send(pending.to, {MessageType::RrefUserDelete, rref, fork}, out);
   } else if (!pending.is_abandoned && !is_stopped_) {
-    parked_.push_back({pending.control, pending.to});
+    parked_[pending.to].push_back(pending.control);
   }
 }
 
 void Ledger::worker_heard(WorkerId worker, Effects& out) {
-  if (parked_.empty()) return;
-  const auto first = std::stable_partition(parked_.begin(), parked_.end(),
-                                           [&](const Parked& one) { return one.to != worker; });
-  const std::vector<Parked> again(first, parked_.end());
-  parked_.erase(first, parked_.end());
-  for (const Parked& one : again) send(one.to, one.control, out);
+  const auto found = parked_.find(worker);
+  if (found == parked_.end()) return;
+  const std::vector<Control> again = std::move(found->second);
+  parked_.erase(found);
+  for (const Control& control : again) send(worker, control, out);
 }
 
 // ---- workers ------------------------------------------------------------------------------------
@@ -163,7 +160,7 @@ bool Ledger::is_other_process(WorkerId worker, std::int64_t series) const {
 void Ledger::worker_lost(WorkerId worker, std::string_view reason, Effects& out) {
   MUSTER_ASSERT(worker != self_);
   if (!lost_.try_emplace(worker, reason).second) return;
-  std::erase_if(parked_, [&](const Parked& one) { return one.to == worker; });
+  parked_.erase(worker);
   users_lose(worker, out);
   owners_lose(worker, out);
 }
@@ -188,6 +185,12 @@ std::map<std::string, std::string> Ledger::debug_info() const {
           {"num_pending_users", fmt::to_string(now.pending_users)},
           {"num_forks", fmt::to_string(now.forks)},
           {"num_pending_children", fmt::to_string(now.pending_children)}};
+}
+
+std::size_t Ledger::parked_count() const {
+  std::size_t count = 0;
+  for (const auto& [worker, controls] : parked_) count += controls.size();
+  return count;
 }
 
 bool Ledger::is_empty() const {

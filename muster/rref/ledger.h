@@ -75,9 +75,11 @@ namespace muster::rref {
 // Names one control message from its Send until it is acked or has failed. Never used again.
 using Ticket = std::uint64_t;
 
-// What the shell has to do. Several events may write into one; nothing in it depends on the order.
+// What the shell has to do. Several events may write into one. `ready` comes before `released`,
+// which may name the same reference; otherwise nothing depends on the order.
 struct Effects {
-  // To be sent with retries; its end is reported with `acked` or `failed`, exactly once.
+  // To be sent with retries, perhaps to this worker itself; its end is reported with `acked` or
+  // `failed`, exactly once.
   struct Send {
     Ticket ticket = 0;
     WorkerId to = 0;
@@ -291,7 +293,7 @@ class Ledger {
   // All handles here, dropped ones included: for tests and the debug view.
   std::vector<GlobalId> user_forks() const;
   // Control messages that wait for worker_heard.
-  std::size_t parked_count() const { return parked_.size(); }
+  std::size_t parked_count() const;
 
  private:
   template <typename Value>
@@ -330,10 +332,6 @@ class Ledger {
     WorkerId to = 0;
     WorkerId parent = 0;        // of a fork request: who is to be told
     bool is_abandoned = false;  // its destination is lost
-  };
-  struct Parked {
-    Control control;
-    WorkerId to = 0;
   };
 
   // ledger_owner.cpp
@@ -393,7 +391,7 @@ class Ledger {
   std::size_t pending_user_count_ = 0;
 
   boost::unordered_flat_map<Ticket, Pending> pending_;
-  std::vector<Parked> parked_;
+  boost::unordered_flat_map<WorkerId, std::vector<Control>> parked_;  // by destination
   Ticket next_ticket_ = 1;
   boost::unordered_flat_map<WorkerId, std::string> lost_;     // with the reasons
   boost::unordered_flat_map<WorkerId, std::int64_t> series_;  // of those that are known

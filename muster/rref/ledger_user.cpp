@@ -192,9 +192,14 @@ void Ledger::users_lose(WorkerId worker, Effects& out) {
   std::sort(children.begin(), children.end());
   for (const GlobalId fork : children) release_child(fork, out);
 
-  for (const GlobalId fork : user_forks()) {
+  std::vector<GlobalId> owned;
+  for (const auto& [fork, user] : users_) {
+    if (user.owner == worker) owned.push_back(fork);
+  }
+  std::sort(owned.begin(), owned.end());
+  for (const GlobalId fork : owned) {
     const auto found = users_.find(fork);
-    if (found == users_.end() || found->second.owner != worker) continue;
+    if (found == users_.end()) continue;
     found->second.flags |= kNoDelete;
     const CallError lost = lost_error(worker);
     if (found->second.state == UserState::Creating) {
