@@ -10,7 +10,6 @@
 #pragma once
 
 #include <atomic>
-#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -38,7 +37,10 @@ class GlobalId {
   std::string text() const;
 
   // By worker, then by local id.
-  friend auto operator<=>(const GlobalId&, const GlobalId&) = default;
+  friend bool operator<(const GlobalId& left, const GlobalId& right) {
+    return left.bits_ < right.bits_;
+  }
+  friend bool operator==(const GlobalId&, const GlobalId&) = default;
 
  private:
   static constexpr int kLocalBits = 48;

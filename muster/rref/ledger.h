@@ -68,6 +68,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <vector>
 
 namespace muster::rref {
@@ -263,7 +264,11 @@ class Ledger {
     GlobalId fork;
     WorkerId holder = 0;
 
-    friend auto operator<=>(const HeldFork&, const HeldFork&) = default;
+    // By reference, then by fork.
+    friend bool operator<(const HeldFork& left, const HeldFork& right) {
+      return std::tie(left.rref, left.fork) < std::tie(right.rref, right.fork);
+    }
+    friend bool operator==(const HeldFork&, const HeldFork&) = default;
   };
   // All of them, in order; those of functions that still run are not among them.
   std::vector<HeldFork> held_forks() const;
