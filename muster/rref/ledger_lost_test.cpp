@@ -59,6 +59,15 @@ TEST_F(LostWorker, FailsWhatIsOwnedByIt) {
   EXPECT_TRUE(a.out.sends.empty());
 }
 
+TEST_F(LostWorker, HasASuccessorWhoIsNotToldOfTheEndOfWhatItOwned) {
+  const auto made = remote(a, b);
+  a.ledger.worker_lost(b.id, kReason, a.out);
+  a.ledger.worker_joined(b.id);
+  a.ledger.dropped(made.fork, a.out);
+  EXPECT_TRUE(a.out.sends.empty());
+  EXPECT_TRUE(a.ledger.is_empty());
+}
+
 TEST_F(LostWorker, EndsWhatWasDroppedWhileItWasPending) {
   const auto made = *a.ledger.create(b.id);
   a.ledger.dropped(made.fork, a.out);
