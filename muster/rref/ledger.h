@@ -255,6 +255,9 @@ class Ledger {
   void end_users(Effects& out);
   // Drops the owned references that nobody has a fork of, but for those that are being created.
   void end_unforked_owners(Effects& out);
+  // What keeps handles from being ended, for the log of a worker that has waited long enough: a
+  // line for each that waits for its owner, and for each fork that waits to be accepted.
+  std::string unsettled_report() const;
   // From now on nothing is sent.
   void stop() { is_stopped_ = true; }
 

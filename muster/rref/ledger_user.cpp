@@ -3,6 +3,8 @@
 #include "muster/rref/errors.h"
 #include "muster/rref/ledger.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -220,6 +222,26 @@ void Ledger::users_lose(WorkerId worker, Effects& out) {
 
 void Ledger::end_users(Effects& out) {
   for (const GlobalId fork : user_forks()) dropped(fork, out);
+}
+
+std::string Ledger::unsettled_report() const {
+  std::string report;
+  for (const GlobalId fork : user_forks()) {
+    const User& user = users_.find(fork)->second;
+    if (!is_pending(user)) continue;
+    report += fmt::format("{} waits for its owner, worker {}\n", user_error_text(user.rref, fork),
+                          user.owner);
+  }
+  std::vector<GlobalId> forks;
+  for (const auto& [fork, child] : children_) forks.push_back(fork);
+  std::sort(forks.begin(), forks.end());
+  for (const GlobalId fork : forks) {
+    const Child& child = children_.find(fork)->second;
+    const GlobalId rref = users_.find(child.parent)->second.rref;
+    report += fmt::format("{} waits to be accepted by worker {}\n", user_error_text(rref, fork),
+                          child.to);
+  }
+  return report;
 }
 
 std::vector<GlobalId> Ledger::user_forks() const {

@@ -134,6 +134,19 @@ TEST_F(User, IsEndedWhenItIsSettledIfTheEndCameFirst) {
   a.take(MessageType::RrefUserDelete);
 }
 
+TEST_F(User, SaysWhatItWaitsFor) {
+  const auto made = remote(a, b);
+  EXPECT_EQ(a.ledger.unsettled_report(), "");
+  *a.ledger.create(b.id);
+  fork(a, made, c);
+  EXPECT_EQ(a.ledger.unsettled_report(),
+            "UserRRef(rref_id=GloballyUniqueId(created_on=0, local_id=2), "
+            "fork_id=GloballyUniqueId(created_on=0, local_id=3)) waits for its owner, worker 1\n"
+            "UserRRef(rref_id=GloballyUniqueId(created_on=0, local_id=0), "
+            "fork_id=GloballyUniqueId(created_on=0, local_id=4)) waits to be accepted by worker "
+            "2\n");
+}
+
 TEST_F(User, SendsNothingAfterTheLedgerHasStopped) {
   const auto made = remote(a, b);
   a.ledger.stop();
