@@ -83,7 +83,8 @@ void Ledger::settle_owner(GlobalId rref, Effects& out) {
   if (is_running(flags)) return;
   if (has(flags, kExists)) {
     erase_owner(rref);
-    ended_.remember(rref, EndedIds::How::Over);
+    // What was made here need not be remembered; see why_never.
+    if (rref.created_on() != self_) ended_.remember(rref, EndedIds::How::Over);
     out.released.push_back(rref);
   } else if (has(flags, kCreatorGone)) {
     // It is not remembered as ended: the creation may still come, and is then run for nobody.

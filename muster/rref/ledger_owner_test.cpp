@@ -274,6 +274,42 @@ TEST_F(Owner, CanShareAValueAgainThatNobodyElseHadAnyMore) {
   EXPECT_EQ(*b.ledger.on_control(a.id, late.type, encode(late), b.out), encode(Ack::Ended));
 }
 
+TEST_F(Owner, RemembersTheLastEndOfAValueThatItSharedAgain) {
+  IdSource ids;
+  Ledger owner({.self = 1, .ended_ids_max = 3}, ids);
+  Effects out;
+  const auto made = *a.ledger.create(b.id);
+  owner.begin_creation(made.rref, made.fork, a.id);
+  owner.created(made.rref, out);
+  const auto end = [&](GlobalId fork) {
+    const Control control{MessageType::RrefUserDelete, made.rref, fork};
+    ASSERT_TRUE(owner.on_control(a.id, control.type, encode(control), out));
+  };
+  owner.received(fork(a, made, b), out);  // a local program has it, too
+  end(made.fork);
+  end(owner.fork_owned(made.rref, a.id)->fork);
+  for (int count = 0; count < 2; ++count) {
+    owner.undo_fork(owner.fork_owned(owner.create_local(), a.id)->fork, out);
+  }
+  EXPECT_EQ(owner.fetch({made.rref, GlobalId(0, 99)}, a.id).answer, FetchAnswer::Refused);
+}
+
+TEST_F(Owner, FailsWhatWaitsWhenTheLastForkOfAGivenUpReferenceEnds) {
+  const auto made = *a.ledger.create(b.id);
+  const ForkData data = fork(a, made, c);
+  a.ledger.worker_lost(c.id, "as far as it knows", a.out);
+  a.ledger.creation_finished(made.fork, kTimeout, a.out);
+  a.ledger.dropped(made.fork, a.out);
+  settle();
+  ASSERT_EQ(c.ledger.received(data, c.out).arrival, Arrival::Pending);
+  EXPECT_EQ(deliver(c, c.take(MessageType::RrefForkRequest)), Ack::Done);
+  EXPECT_EQ(b.ledger.fetch({data.rref, data.fork}, c.id).answer, FetchAnswer::Wait);
+  c.ledger.dropped(data.fork, c.out);
+  deliver(c, c.take(MessageType::RrefUserDelete));
+  ASSERT_EQ(b.out.failed.size(), 1U);
+  EXPECT_TRUE(b.ledger.is_empty());
+}
+
 TEST_F(Owner, ReportsEachForkThatIsLeft) {  // S155
   const auto made = remote(a, b);
   EXPECT_EQ(b.ledger.leak_report(),
