@@ -8,6 +8,7 @@
 #include "muster/base/error.h"
 #include "muster/rpc/call_error.h"
 #include "muster/rpc/calls.h"
+#include "muster/rpc/device_route.h"
 #include "muster/rpc/future.h"
 #include "muster/rpc/message.h"
 #include "muster/rpc/retry_schedule.h"
@@ -33,6 +34,8 @@ class Responder {
     virtual void respond(Message response) = 0;
     // Nobody waits for the answer any more.
     virtual bool is_cancelled() const = 0;
+    // The devices of this worker, there for as long as this; nothing if it has none.
+    virtual const DeviceDirectory* devices() const { return nullptr; }
   };
   explicit Responder(std::unique_ptr<Back> back) : back_(std::move(back)) {}
   Responder(Responder&&) noexcept = default;
@@ -42,6 +45,7 @@ class Responder {
   void respond(Message response);
   void fail(std::string_view type, std::string_view text);
   bool is_cancelled() const { return back_ != nullptr && back_->is_cancelled(); }
+  const DeviceDirectory* devices() const { return back_ == nullptr ? nullptr : back_->devices(); }
 
  private:
   std::unique_ptr<Back> back_;
@@ -86,6 +90,13 @@ class Agent {
   // Sends again and again, as RetrySchedule decides. For requests that may be served twice.
   virtual Future<Message> send_with_retries(std::string_view to, Message request,
                                             RetryOptions options) = 0;
+
+  // Where the tensors of a request to that worker go; `to` must be there while it is used.
+  virtual DeviceRoute route_to(std::string_view to) const { return {.peer = to}; }
+  // Who moves what comes back to an accelerator; nothing if nobody does.
+  virtual std::shared_ptr<DeviceSupport> device_support() const { return nullptr; }
+  // The accelerators of this worker, by index, as far as the device maps are known now.
+  virtual std::vector<Device> devices() const { return {}; }
 
   // The timeout of calls that give none; zero: they never expire. For calls made afterwards.
   virtual Duration timeout() const = 0;

@@ -11,6 +11,9 @@
 #include <utility>
 
 namespace muster::rpc {
+
+using muster::describe;  // of durations, beside that of devices
+
 namespace {
 
 // How long a worker whose join failed may take to clean up behind itself.
@@ -120,12 +123,18 @@ Task<Result<>> DynamicGroup::enter() {
   Incarnations gone;
   for (;;) {
     Admission admission;
+    Result<> fit;
     MemberBoard::Decide decide = [&](const MemberList& list) {
       admission = admit(list, self_, gone);
-      return admission.next;
+      // Nothing that does not fit ever gets into the list, so it is the newcomer who is refused.
+      fit = {};
+      if (admission.next)
+        fit = check_devices(device_rows(admission.next->members), Attendance::Open);
+      return fit ? admission.next : std::nullopt;
     };
     auto list = co_await board_.change(std::move(decide));
     if (!list) co_return fail(list.error());
+    if (!fit) co_return fit;
     if (admission.holders.empty()) {
       entered_ = std::move(*list);
       aware_.clear();

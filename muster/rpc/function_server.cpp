@@ -25,7 +25,10 @@ class FunctionServer::Call final : public ReplySink {
       : server_(server),
         asynchronous_count_(server.asynchronous_count_),
         request_(std::move(request)),
-        reader_(payload(), request_.message.buffers) {}
+        reader_(payload(), request_.message.buffers) {
+    const DeviceDirectory* const devices = request_.responder.devices();
+    if (devices != nullptr) reader_.set_device_support(devices->support().get());
+  }
 
   // Finds the function. Nothing, and the call is answered, if it cannot be called.
   const Function* find() {
@@ -65,6 +68,12 @@ class FunctionServer::Call final : public ReplySink {
     end().respond(std::move(response));
   }
   void fail(Failure failure) override { end().fail(failure.type, failure.text); }
+  DeviceRoute route() const override {
+    const std::string_view peer = request_.from->name();
+    const DeviceDirectory* const devices = request_.responder.devices();
+    if (devices != nullptr) return devices->response_to(peer);
+    return {.direction = DeviceRoute::Direction::Response, .peer = peer};
+  }
 
  private:
   std::string_view payload() const { return request_.message.payload; }

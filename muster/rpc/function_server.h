@@ -51,8 +51,9 @@ bool is_cancelled();
 
 // The request that calls a function; the arguments as the callee's signature has them.
 template <typename F, typename... Args>
-Result<Message> encode_call(std::string_view name, Args&&... args) {
+Result<Message> encode_call(const DeviceRoute& route, std::string_view name, Args&&... args) {
   Writer writer;
+  writer.set_route(route);
   writer.write(name, signature_hash<F>());
   writer.write(std::forward<Args>(args)...);
   if (auto written = writer.finish(); !written) return fail(written.error());
@@ -61,15 +62,22 @@ Result<Message> encode_call(std::string_view name, Args&&... args) {
   return message;
 }
 
+// Likewise, with tensors of the CPU alone.
+template <typename F, typename... Args>
+Result<Message> encode_call(std::string_view name, Args&&... args) {
+  return encode_call<F>(DeviceRoute{}, name, std::forward<Args>(args)...);
+}
+
 // What a call came to. Throws nothing.
 template <typename T>
-CallResult<T> decode_response(CallResult<Message> outcome) {
+CallResult<T> decode_response(CallResult<Message> outcome,
+                              DeviceSupport* device_support = nullptr) {
   if (!outcome) return call_failed(std::move(outcome.error()));
   if (outcome->type != MessageType::ScriptRet) {
     return call_failed({CallErrorKind::Remote,
                         "it answered with a message of type " + name_of(outcome->type), "", true});
   }
-  auto value = decode<T>(outcome->payload, outcome->buffers);
+  auto value = decode<T>(outcome->payload, outcome->buffers, device_support);
   if (!value) {
     return call_failed(
         {CallErrorKind::Remote, "its answer cannot be read: " + value.error().message, "", true});

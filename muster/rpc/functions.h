@@ -19,6 +19,7 @@
 
 #include "muster/base/assert.h"
 #include "muster/base/error.h"
+#include "muster/rpc/device_route.h"
 #include "muster/rpc/future.h"
 #include "muster/rpc/value.h"
 
@@ -65,9 +66,11 @@ Failure describe(const Error& error);
 // from any thread, and possibly before invoke() returns.
 class ReplySink {
  public:
-  // Neither throws.
+  // None of these throws.
   virtual void succeed(Writer&& result) = 0;
   virtual void fail(Failure failure) = 0;
+  // Where the tensors of the result go; good until it is answered.
+  virtual DeviceRoute route() const { return {.direction = DeviceRoute::Direction::Response}; }
 
  protected:
   ~ReplySink() = default;
@@ -107,7 +110,10 @@ class [[nodiscard]] Reply {
 
 template <typename T>
 void Reply::succeed_with(T&& value) {
+  MUSTER_ASSERT(sink_ != nullptr);
+  const DeviceRoute route = sink_->route();
   Writer writer;
+  writer.set_route(route);
   std::optional<Failure> failure;
   try {
     writer.write(std::forward<T>(value));

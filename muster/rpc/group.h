@@ -11,6 +11,7 @@
 #include "muster/base/error.h"
 #include "muster/base/loop.h"
 #include "muster/base/task.h"
+#include "muster/rpc/device_maps.h"
 #include "muster/rpc/worker_info.h"
 #include "muster/store/store.h"
 
@@ -32,6 +33,8 @@ struct Member {
   std::string address;  // "host:port", an IPv6 host in brackets
   // Where it can be met by processes of the same machine; empty when that is not offered.
   std::string local_address;
+  // Its accelerators, and where it sends what is on them.
+  DeviceOptions devices{};
 
   friend bool operator==(const Member&, const Member&) = default;
 };
@@ -85,10 +88,12 @@ class Group {
 
 // Joins the group under `store` (the agent gives a view of its own: see PrefixStore).
 // With a `world_size`: static. Ends when all have come, or at the deadline with an error that lists
-// the missing ranks. Invalid: the name is not unique, or the group is of the other kind.
+// the missing ranks. Invalid: the name is not unique, or the group is of the other kind; or the
+// workers' devices do not fit together, which all of them find out.
 // Without: dynamic. Ends when every member that is alive knows this worker. A name or an id whose
 // holder still renews its lease is refused (Invalid); that of a dead one is taken over, which takes
-// a lease to find out: give the deadline more time than that.
+// a lease to find out: give the deadline more time than that. A worker whose devices do not fit
+// those of the members is refused (Invalid), and they do not notice.
 // A static worker that was started again with its name and rank takes the place of its former self.
 // Requires: loop, store and events outlive the group.
 Task<Result<std::unique_ptr<Group>>> join_static_group(Loop& loop, store::Store& store, Member self,

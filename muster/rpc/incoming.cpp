@@ -78,6 +78,7 @@ class Incoming::Back final : public Responder::Back {
     [[maybe_unused]] const auto told = link_->send(std::move(refused));
   }
   bool is_cancelled() const override { return link_->is_lost() || cancelled_->contains(id_); }
+  const DeviceDirectory* devices() const override { return reception_->devices.get(); }
 
  private:
   std::shared_ptr<Reception> reception_;

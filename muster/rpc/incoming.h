@@ -30,6 +30,7 @@ struct Reception {
   WorkerInfo self;
   std::uint64_t incarnation = 0;
   LinkOptions link;
+  std::shared_ptr<const DeviceDirectory> devices;
   std::atomic<bool> is_open = true;            // once it is not, nothing is answered any more
   std::atomic<std::int64_t> active_count = 0;  // requests that are not answered
 };

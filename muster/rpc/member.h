@@ -2,9 +2,11 @@
 // magic number and a version.
 //
 //   "MusterRM"  8 bytes
-//   u32         format version, 1
+//   u32         format version, 2
 //   member:     u64 incarnation, i64 id, then name, address and local address, each u32 length and
-//               bytes
+//               bytes; then its accelerators: i32 how many (-1: it does not say), u32 count and
+//               that many devices, u32 count and that many maps, each the name of the destination,
+//               u32 count and that many pairs of devices; a device is i32 kind and i32 index
 //
 // What is in the store may come from anybody: whatever does not decode, to the last byte, is
 // Corrupt, and the message names the key and says what is wrong with its value. Nobody overwrites
@@ -19,6 +21,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace muster::rpc {
 
@@ -38,7 +41,10 @@ void put_member(std::string& out, const Member& member);
 // Nothing if that is no member; the reader is then of no more use.
 std::optional<Member> get_member(wire::Reader& reader);
 // The least that `put_member` writes.
-inline constexpr std::size_t kMemberBytesMin = 8 + 8 + 3 * 4 + 1 + 1;
+inline constexpr std::size_t kMemberBytesMin = 8 + 8 + 3 * 4 + 1 + 1 + 3 * 4;
+
+// What they say about their devices. Requires: `members` is there while that is used.
+DeviceRows device_rows(const std::vector<Member>& members);
 
 // "the value of key "a" cannot be read: WHAT; it was left as it is".
 tl::unexpected<Error> corrupt_value(std::string_view key, std::string_view what);

@@ -14,7 +14,7 @@ namespace muster::rpc {
 namespace {
 
 constexpr std::string_view kMagic = "MusterRL";
-constexpr std::uint32_t kFormatVersion = 1;
+constexpr std::uint32_t kFormatVersion = 2;
 constexpr std::size_t kMembersMax = std::size_t{kWorkerIdMax} + 1;
 // Of the gap between two looks no more counts, in look intervals.
 constexpr int kGapIntervalsMax = 2;

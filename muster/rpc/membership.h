@@ -34,7 +34,7 @@ struct MemberList {
   friend bool operator==(const MemberList&, const MemberList&) = default;
 };
 
-// As bytes: "MusterRL", u32 format version 1, u64 version, u32 count, then that many members as in
+// As bytes: "MusterRL", u32 format version 2, u64 version, u32 count, then that many members as in
 // member.h. Whatever breaks a promise of MemberList is Corrupt; `key` is for the message.
 std::string encode_list(const MemberList& list);
 Result<MemberList> decode_list(std::string_view key, std::string_view bytes);

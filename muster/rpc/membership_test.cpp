@@ -40,15 +40,16 @@ TEST(MemberListCodec, HasOneFormThatDoesNotChange) {
   Member a = member("a", 2, 3);
   a.address = "h:1";
   const std::string expected(
-      "MusterRL\x01\0\0\0"
+      "MusterRL\x02\0\0\0"
       "\x04\0\0\0\0\0\0\0"
       "\x01\0\0\0"
       "\x03\0\0\0\0\0\0\0"
       "\x02\0\0\0\0\0\0\0"
       "\x01\0\0\0a"
       "\x03\0\0\0h:1"
-      "\0\0\0\0",
-      12 + 8 + 4 + 16 + 5 + 7 + 4);
+      "\0\0\0\0"
+      "\xff\xff\xff\xff\0\0\0\0\0\0\0\0",
+      12 + 8 + 4 + 16 + 5 + 7 + 4 + 12);
   EXPECT_EQ(encode_list(list_of(4, {a})), expected);
 }
 

@@ -5,6 +5,7 @@
 #include "muster/base/random.h"
 #include "muster/net/tcp.h"
 #include "muster/rpc/large_memory.h"
+#include "muster/rpc/member.h"
 #include "muster/rpc/texts.h"
 
 #include <fmt/format.h>
@@ -28,7 +29,8 @@ constexpr std::string_view kComponent = "rpc";
 
 NetworkAgent::NetworkAgent(AgentOptions options, RequestHandler& handler)
     : options_(std::move(options)),
-      member_{options_.self, Random::from_system().next(), "", ""},
+      member_{options_.self, Random::from_system().next(), "", "", options_.devices},
+      devices_(std::make_shared<DeviceDirectory>(options_.self.name(), options_.device_support)),
       timeout_(options_.timeout.count()),
       callbacks_("rpc-callback", options_.callback_thread_count),
       calls_([this] { loop_.post([this] { expiry_.set(loop_.now()); }); }),
@@ -44,6 +46,7 @@ NetworkAgent::NetworkAgent(AgentOptions options, RequestHandler& handler)
   reception_->handler = &handler;
   reception_->incarnation = member_.incarnation;
   reception_->link = link;
+  reception_->devices = devices_;
   around_.loop = &loop_;
   around_.calls = &calls_;
   around_.link = link;
@@ -182,6 +185,7 @@ Task<Result<Member>> NetworkAgent::look_up(std::string name) {
 // ---- who is there -------------------------------------------------------------------------------
 
 void NetworkAgent::on_members(const std::vector<Member>& members) {
+  devices_->update(device_rows(members));
   std::vector<std::shared_ptr<Outgoing>> gone;
   std::vector<std::pair<std::shared_ptr<Outgoing>, Member>> known;
   {

@@ -55,6 +55,8 @@ struct AgentOptions {
   Duration sign_of_life_interval = std::chrono::seconds(2);
   Duration silence_max = std::chrono::seconds(10);
   Duration connect_timeout = std::chrono::seconds(10);
+  DeviceOptions devices;
+  std::shared_ptr<DeviceSupport> device_support;  // nothing: tensors of the CPU alone
   FrameLimits limits;
   std::size_t queue_bytes_max = std::size_t{256} << 20U;
   GroupOptions group;
@@ -83,6 +85,9 @@ class NetworkAgent final : public Agent, private GroupEvents {
               std::unique_ptr<CallSink> sink) override;
   Future<Message> send_with_retries(std::string_view to, Message request,
                                     RetryOptions options) override;
+  DeviceRoute route_to(std::string_view to) const override { return devices_->request_to(to); }
+  std::shared_ptr<DeviceSupport> device_support() const override { return devices_->support(); }
+  std::vector<Device> devices() const override { return devices_->devices(); }
   Duration timeout() const override { return Duration(timeout_.load()); }
   void set_timeout(Duration timeout) override { timeout_ = timeout.count(); }
   Pool& callbacks() override { return callbacks_; }
@@ -122,6 +127,8 @@ class NetworkAgent final : public Agent, private GroupEvents {
 
   const AgentOptions options_;
   Member member_;
+  // Shared with those who still answer when the agent is gone.
+  const std::shared_ptr<DeviceDirectory> devices_;
   std::atomic<Duration::rep> timeout_;
   Pool callbacks_;
   net::EpollLoop loop_;

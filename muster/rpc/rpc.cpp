@@ -123,6 +123,13 @@ Result<Plan> plan(const InitOptions& options) {
   made.agent.timeout = options.timeout;
   made.agent.uses_shared_memory = options.shared_memory;
   made.thread_count = options.thread_count;
+  made.agent.devices = options.devices;
+  made.agent.device_support = options.device_support;
+  if (options.device_support && !options.devices.given_device_count()) {
+    const auto counted =
+        made.agent.devices.set_device_count(options.device_support->device_count());
+    if (!counted) return fail(counted.error());
+  }
   std::string round = environment("MUSTER_ROUND");
   if (round.empty()) round = environment("TORCHELASTIC_RESTART_COUNT");
   made.group = fmt::format("rpc/{}/{}", environment("TORCHELASTIC_RUN_ID"), round);
@@ -253,6 +260,12 @@ std::vector<WorkerInfo> workers() {
   return agent->workers();
 }
 
+std::vector<Device> devices() {
+  const auto agent = current_agent();
+  if (!agent) throw CallException(internal::not_initialized());
+  return agent->devices();
+}
+
 CallResult<> barrier() {
   const auto agent = current_agent();
   if (!agent) return call_failed(internal::not_initialized());
@@ -282,18 +295,23 @@ CallError not_initialized() {
           false};
 }
 
-void submit(Agent& agent, const Destination& to, Result<Message> request,
-            std::unique_ptr<CallSink> sink) {
+Route::Route(Agent& agent, const Destination& to) : agent_(agent), to_(to) {
+  if (to.id()) {
+    auto info = agent.find(*to.id());
+    found_ = info ? CallResult<std::string>(info->name()) : call_failed(std::move(info.error()));
+  }
+  const std::string_view name = to.id() && found_ ? *found_ : to.name();
+  devices_ = agent.route_to(name);
+}
+
+void Route::submit(Result<Message> request, std::unique_ptr<CallSink> sink) const {
+  if (!found_) return agent_.calls().refuse(std::move(sink), found_.error());
   if (!request) {
-    return agent.calls().refuse(std::move(sink),
-                                {CallErrorKind::Rejected, request.error().message, "", false});
+    return agent_.calls().refuse(std::move(sink),
+                                 {CallErrorKind::Rejected, request.error().message, "", false});
   }
-  if (!to.id()) {
-    return agent.submit(to.name(), std::move(*request), to.timeout_seconds(), std::move(sink));
-  }
-  auto info = agent.find(*to.id());
-  if (!info) return agent.calls().refuse(std::move(sink), std::move(info.error()));
-  agent.submit(info->name(), std::move(*request), to.timeout_seconds(), std::move(sink));
+  const std::string_view name = to_.id() ? *found_ : to_.name();
+  agent_.submit(name, std::move(*request), to_.timeout_seconds(), std::move(sink));
 }
 
 }  // namespace internal

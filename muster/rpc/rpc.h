@@ -52,6 +52,9 @@ struct InitOptions {
   // How long to wait until all workers have come; nothing: `timeout`, or for ever if that is 0.
   std::optional<Duration> start_timeout;
   bool shared_memory = true;
+  // Where tensors of accelerators go, and who moves them; see device_maps.h.
+  DeviceOptions devices{};
+  std::shared_ptr<DeviceSupport> device_support{};
 };
 
 // Joins the group. Invalid: a name that is taken, and the like; Timeout: the error says who is
@@ -72,6 +75,9 @@ bool is_running();
 // This worker, and all of the group. Throws CallException if RPC is not running.
 WorkerInfo self();
 std::vector<WorkerInfo> workers();
+// The accelerators of this worker: the option, or else those that the device maps of all name, by
+// index. Throws CallException if RPC is not running.
+std::vector<Device> devices();
 
 // Waits until all workers have come here.
 CallResult<> barrier();
@@ -124,9 +130,24 @@ class Procedure<R(Args...)> {
 
 namespace internal {
 
-// Sends it; what is wrong with it is told to the sink.
-void submit(Agent& agent, const Destination& to, Result<Message> request,
-            std::unique_ptr<CallSink> sink);
+// Whom a call goes to, once that is known.
+class Route {
+ public:
+  // Requires: both outlive it.
+  Route(Agent& agent, const Destination& to);
+  Route(const Route&) = delete;
+  Route& operator=(const Route&) = delete;
+
+  const DeviceRoute& devices() const { return devices_; }
+  // Sends it; what is wrong with it is told to the sink.
+  void submit(Result<Message> request, std::unique_ptr<CallSink> sink) const;
+
+ private:
+  Agent& agent_;
+  const Destination& to_;
+  CallResult<std::string> found_;  // the name, if the destination was given by its id
+  DeviceRoute devices_;
+};
 CallError not_initialized();
 
 // The argument as the callee expects it; not copied if it is that already.
@@ -163,14 +184,16 @@ Future<R> async(const Destination& to, const Procedure<R(Args...)>& procedure, G
   if (!agent) return Future<R>::ready(call_failed(internal::not_initialized()));
   Promise<R> promise;
   Future<R> future = promise.future();
-  auto request = encode_call<R(Args...)>(
-      procedure.name(), internal::as_parameter<Args>(std::forward<Given>(given))...);
-  const auto decode = [](CallResult<Message> outcome) {
-    return decode_response<R>(std::move(outcome));
+  const internal::Route route(*agent, to);
+  auto request =
+      encode_call<R(Args...)>(route.devices(), procedure.name(),
+                              internal::as_parameter<Args>(std::forward<Given>(given))...);
+  const auto decode = [support = agent->device_support()](CallResult<Message> outcome) {
+    return decode_response<R>(std::move(outcome), support.get());
   };
   auto sink = std::make_unique<PromiseSink<R, decltype(decode)>>(std::move(promise),
                                                                  agent->callbacks(), decode);
-  internal::submit(*agent, to, std::move(request), std::move(sink));
+  route.submit(std::move(request), std::move(sink));
   return future;
 }
 

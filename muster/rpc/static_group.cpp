@@ -26,6 +26,9 @@
 #include <utility>
 
 namespace muster::rpc {
+
+using muster::describe;  // of durations, beside that of devices
+
 namespace {
 
 // How long a worker that gives up may take to find out who is missing: the store may be the reason.
@@ -76,13 +79,34 @@ Task<Result<std::int64_t>> read_generation(Loop& loop, store::Store& store, std:
   }
 }
 
+// Says that the group of that generation has ended. Requires: `loop` and `store` outlive the task.
+Task<Result<>> count_up(Loop& loop, store::Store& store, std::int64_t generation,
+                        std::uint64_t seed) {
+  StoreRetries retries(seed);
+  for (;;) {
+    std::string key(kGenerationKey);
+    std::string before = generation == 0 ? "" : fmt::to_string(generation);
+    std::string next = fmt::to_string(generation + 1);
+    // Whoever is first changes it; for the others it is as it should be already.
+    const auto swapped =
+        co_await store.compare_set(std::move(key), std::move(before), std::move(next));
+    if (swapped) co_return Result<>();
+    const auto pause = retries.after_failure(swapped.error());
+    if (!pause) co_return fail(swapped.error());
+    const TimePoint later = after(loop.now(), *pause);
+    co_await sleep_until(loop, later);
+  }
+}
+
 // Writes `self` at its place. What is there may be of a worker of the same name that was here
-// before: it is replaced. Requires: `loop` and `store` outlive the task.
-Task<Result<>> write_record(Loop& loop, store::Store& store, Member self, std::int64_t generation) {
+// before: it is replaced. Whether there was one. Requires: `loop` and `store` outlive the task.
+Task<Result<bool>> write_record(Loop& loop, store::Store& store, Member self,
+                                std::int64_t generation) {
   StoreRetries retries(self.incarnation);
   const Place place{generation, self.info.id()};
   const std::string wanted = encode_member(self);
   std::string expected;
+  bool replaces = false;
   for (;;) {
     std::string key = place.key();
     std::string before = expected;
@@ -94,7 +118,7 @@ Task<Result<>> write_record(Loop& loop, store::Store& store, Member self, std::i
       pause = retries.after_failure(swapped.error());
       if (!pause) co_return fail(swapped.error());
     } else if (swapped->stored || swapped->value == wanted) {
-      co_return Result<>();
+      co_return replaces;
     } else if (swapped->value == expected) {
       expected.clear();  // it is not there any more
       pause = retries.after_conflict();
@@ -104,6 +128,7 @@ Task<Result<>> write_record(Loop& loop, store::Store& store, Member self, std::i
       if (present->info != self.info) {
         co_return fail(ErrorKind::Invalid, duplicate_id_text(place.rank));
       }
+      replaces = true;
       // What was there before we looked is no reason to wait; what came since is.
       const bool looked_before = !std::exchange(expected, swapped->value).empty();
       if (!looked_before) continue;
@@ -238,30 +263,13 @@ class StaticGroup final : public Group {
   Task<Result<>> leave(TimePoint) override { co_return Result<>(); }
 
   Task<Result<>> end(TimePoint deadline) override {
-    auto ending = count_up();
+    auto ending = count_up(loop_, store_, generation_, static_cast<std::uint64_t>(self_.id()));
     std::string what = "the store does not answer";
     auto ended = co_await with_deadline(loop_, deadline, std::move(ending), std::move(what));
     co_return ended;
   }
 
  private:
-  Task<Result<>> count_up() {
-    StoreRetries retries(static_cast<std::uint64_t>(self_.id()));
-    for (;;) {
-      std::string key(kGenerationKey);
-      std::string before = generation_ == 0 ? "" : fmt::to_string(generation_);
-      std::string next = fmt::to_string(generation_ + 1);
-      // Whoever is first changes it; for the others it is as it should be already.
-      const auto swapped =
-          co_await store_.compare_set(std::move(key), std::move(before), std::move(next));
-      if (swapped) co_return Result<>();
-      const auto pause = retries.after_failure(swapped.error());
-      if (!pause) co_return fail(swapped.error());
-      const TimePoint later = after(loop_.now(), *pause);
-      co_await sleep_until(loop_, later);
-    }
-  }
-
   Loop& loop_;
   store::Store& store_;
   const WorkerInfo self_;
@@ -286,6 +294,17 @@ Task<Result<Meeting>> meet(Loop& loop, store::Store& store, Member self, std::in
   if ((*members)[rank].incarnation != incarnation) {
     // Somebody of our name and rank came after us. It cannot know that we still run, but we do.
     co_return fail(ErrorKind::Invalid, duplicate_id_text(static_cast<std::int64_t>(rank)));
+  }
+  auto fit = check_devices(device_rows(*members), Attendance::Complete);
+  if (!fit) {
+    // All find the same, and none stays. Those that come again must not meet what was wrong here;
+    // but a worker that was started again, with other devices, does not end the group of the
+    // others.
+    if (!*written) {
+      const auto ended = co_await count_up(loop, store, *generation, incarnation);
+      if (!ended) log::debug("rpc", "a group that failed stays behind: {}", ended.error().message);
+    }
+    co_return fail(std::move(fit.error()));
   }
   co_return Meeting{*generation, std::move(*members)};
 }

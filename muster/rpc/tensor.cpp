@@ -1,6 +1,7 @@
 #include "muster/rpc/tensor.h"
 
 #include "muster/base/assert.h"
+#include "muster/rpc/device_route.h"
 
 #include <fmt/format.h>
 
@@ -26,7 +27,9 @@ constexpr DTypeFacts kDTypes[] = {
 static_assert(std::size(kDTypes) == kDTypeCount);
 
 constexpr std::uint8_t kUndefined = 0xff;   // in the place of the type
+constexpr std::uint8_t kHasDevice = 0x40;   // beside the type
 constexpr std::uint8_t kHasStrides = 0x80;  // beside the rank
+static_assert(kDTypeCount < kHasDevice);
 static_assert(kRankMax < kHasStrides);
 
 const DTypeFacts& facts_of(DType dtype) { return kDTypes[static_cast<std::size_t>(dtype)]; }
@@ -216,37 +219,6 @@ Result<Plan> plan(const TensorLayout& layout) {
 std::size_t size_of(DType dtype) { return facts_of(dtype).size; }
 std::string_view name_of(DType dtype) { return facts_of(dtype).name; }
 
-std::string describe(const Device& device) {
-  std::string_view name;
-  switch (device.kind) {
-    case DeviceKind::Cpu:
-      return "cpu";
-    case DeviceKind::Cuda:
-      name = "cuda";
-      break;
-    case DeviceKind::CudaHost:
-      name = "cuda_host";
-      break;
-    case DeviceKind::Metal:
-      name = "metal";
-      break;
-    case DeviceKind::Rocm:
-      name = "rocm";
-      break;
-    case DeviceKind::RocmHost:
-      name = "rocm_host";
-      break;
-    case DeviceKind::CudaManaged:
-      name = "cuda_managed";
-      break;
-    case DeviceKind::OneApi:
-      name = "oneapi";
-      break;
-  }
-  if (!name.empty()) return fmt::format("{}:{}", name, device.index);
-  return fmt::format("device_{}:{}", static_cast<std::int32_t>(device.kind), device.index);
-}
-
 std::string describe(const Tensor& tensor) {
   if (!tensor.defined()) return "no tensor";
   const auto shape = tensor.shape();
@@ -354,22 +326,24 @@ Result<Tensor> Tensor::viewed_as(DType dtype) const {
 
 // ---- on the wire --------------------------------------------------------------------------------
 //
-// The type, the rank and whether there are strides, one byte each; the shape; the strides, if they
-// are not the compact ones; the bytes from the first to the last element.
+// The type, and whether it is for an accelerator; its device, if it is; the rank and whether there
+// are strides, one byte; the shape; the strides, if they are not the compact ones; the bytes from
+// the first to the last element.
 
-void Codec<Tensor>::write(Writer& writer, const Tensor& value) {
-  if (!value.defined()) return writer.put(kUndefined);
-  if (!value.device().is_host()) {
-    return writer.fail(describe(value) + " cannot be sent: its memory cannot be read by the CPU");
-  }
+namespace {
+
+// Requires: defined, and on the CPU.
+void write_from_host(Writer& writer, const Tensor& value, const Device& target) {
   const std::size_t stored = value.storage().size();
   const bool wasteful = stored >= kCompactBytesMin && stored / 2 >= value.byte_count();
-  if (wasteful && !value.contiguous()) return write(writer, value.copy());
+  if (wasteful && !value.contiguous()) return write_from_host(writer, value.copy(), target);
 
   const auto strides = value.strides();
   const bool plain =
       are_compact(value.shape(), strides) || (wasteful && value.element_count() != 0);
-  writer.put(value.dtype());
+  const auto type = static_cast<std::uint8_t>(value.dtype());
+  writer.put(target.is_host() ? type : static_cast<std::uint8_t>(type | kHasDevice));
+  if (!target.is_host()) writer.put(target);
   const auto rank = static_cast<std::uint8_t>(value.rank());
   writer.put(plain ? rank : static_cast<std::uint8_t>(rank | kHasStrides));
   writer.put_raw(std::as_bytes(value.shape()));
@@ -378,10 +352,59 @@ void Codec<Tensor>::write(Writer& writer, const Tensor& value) {
   writer.put_buffer(Buffer(bytes, value.storage().owner()));
 }
 
+// The same tensor on the CPU. Requires: it is on an accelerator.
+Result<Tensor> brought_home(const Tensor& value, DeviceSupport* support) {
+  const auto memory = value.storage().bytes().subspan(value.offset_bytes(), value.extent_bytes());
+  auto moved = move_to_host(support, value.device(), Buffer(memory, value.storage().owner()));
+  if (!moved) return fail(std::move(moved.error()));
+  TensorLayout layout{.dtype = value.dtype()};
+  layout.shape.assign(value.shape().begin(), value.shape().end());
+  layout.strides.assign(value.strides().begin(), value.strides().end());
+  return Tensor::create(std::move(layout), std::move(*moved));
+}
+
+// Where accelerators take part.
+void write_routed(Writer& writer, const Tensor& value, const DeviceRoute& route) {
+  const auto target = route.target_of(value.device(), describe(value));
+  if (!target) return writer.fail(target.error().message);
+  if (value.device().is_host()) return write_from_host(writer, value, *target);
+  const auto home = brought_home(value, route.support);
+  if (!home) return writer.fail(home.error().message);
+  write_from_host(writer, *home, *target);
+}
+
+// Requires: `host` is the tensor of that layout, as it was received.
+Result<Tensor> sent_out(const Tensor& host, TensorLayout layout, DeviceSupport* support) {
+  auto moved = move_to_device(support, layout.device, host.storage());
+  if (!moved) return fail(std::move(moved.error()));
+  return Tensor::create(std::move(layout), std::move(*moved));
+}
+
+}  // namespace
+
+void Codec<Tensor>::write(Writer& writer, const Tensor& value) {
+  if (!value.defined()) return writer.put(kUndefined);
+  const DeviceRoute* const route = writer.route();
+  if (route != nullptr && (route->map || !value.device().is_host())) {
+    return write_routed(writer, value, *route);
+  }
+  if (!value.device().is_host()) {
+    return writer.fail(describe(value) + " cannot be sent: its memory cannot be read by the CPU");
+  }
+  write_from_host(writer, value, Device{});
+}
+
 void Codec<Tensor>::read(Reader& reader, Tensor& value) {
   value = Tensor();
-  const auto type = reader.get<std::uint8_t>();
-  if (type == kUndefined || !reader.ok()) return;
+  const auto type_byte = reader.get<std::uint8_t>();
+  if (type_byte == kUndefined || !reader.ok()) return;
+  const bool has_device = (type_byte & kHasDevice) != 0;
+  const auto type = static_cast<std::uint8_t>(type_byte & ~kHasDevice);
+  Device device;
+  if (has_device) device = reader.get<Device>();
+  if (reader.ok() && has_device && (device.is_host() || device.index < 0)) {
+    return reader.fail("a tensor is for a device that is no accelerator");
+  }
   const auto rank_byte = reader.get<std::uint8_t>();
   const std::size_t rank = rank_byte & ~kHasStrides;
   if (type >= kDTypeCount || rank > kRankMax) {
@@ -398,9 +421,16 @@ void Codec<Tensor>::read(Reader& reader, Tensor& value) {
   if (!reader.ok()) return;
   if (!is_aligned(storage.data(), layout.dtype)) storage = copy_of(storage.bytes());
   const std::size_t size = storage.size();
+  TensorLayout there;
+  if (has_device) there = layout;
   auto tensor = Tensor::create(std::move(layout), std::move(storage));
   if (!tensor || tensor->extent_bytes() != size) {
     return reader.fail("the shape of a tensor does not fit its bytes");
+  }
+  if (has_device) {
+    there.device = device;
+    tensor = sent_out(*tensor, std::move(there), reader.device_support());
+    if (!tensor) return reader.fail(std::move(tensor.error().message));
   }
   value = std::move(*tensor);
 }

@@ -7,11 +7,13 @@
 // When a Tensor is sent, the other side gets the same shape, type and strides; only a view that
 // uses half or less of a storage of kCompactBytesMin or more arrives compact. Nothing is copied
 // for that where the elements in use are in one piece already. What arrives is on the CPU and
-// shares the memory it was received in.
+// shares the memory it was received in; unless a device map sends it to an accelerator, or it comes
+// from one: see device_route.h.
 #pragma once
 
 #include "muster/base/error.h"
 #include "muster/rpc/buffer.h"
+#include "muster/rpc/device.h"
 #include "muster/rpc/value.h"
 
 #include <complex>
@@ -79,31 +81,6 @@ constexpr bool holds(DType dtype) {
 
 template <typename T>
 concept TensorElement = Bulk<T> && !std::is_same_v<T, std::byte>;
-
-// The numbers are those of DLPack; there are more than have a name here.
-enum class DeviceKind : std::int32_t {
-  Cpu = 1,
-  Cuda = 2,
-  CudaHost = 3,  // memory of the CPU that the accelerator reads, too
-  Metal = 8,
-  Rocm = 10,
-  RocmHost = 11,
-  CudaManaged = 13,
-  OneApi = 14,
-};
-
-struct Device {
-  DeviceKind kind = DeviceKind::Cpu;
-  std::int32_t index = 0;
-
-  // Whether the CPU may read the memory.
-  bool is_host() const {
-    return kind == DeviceKind::Cpu || kind == DeviceKind::CudaHost || kind == DeviceKind::RocmHost;
-  }
-  friend bool operator==(const Device&, const Device&) = default;
-};
-// "cpu", "cuda:1"
-std::string describe(const Device& device);
 
 struct TensorLayout {
   DType dtype = DType::F32;

@@ -84,6 +84,14 @@ std::string negative_default_timeout_text(double seconds) {
   return fmt::format("RPC Timeout must be non-negative, got {}", seconds);
 }
 
+std::string unmapped_device_text(bool is_request, std::string_view what, std::string_view peer) {
+  return fmt::format(
+      "TensorPipe RPC backend only supports CPU tensors by default, and {} is not one; copy it to "
+      "the CPU, or say with set_device_map where it goes. {} device mapping is not available for "
+      "destination {}",
+      what, is_request ? "Request" : "Response", peer);
+}
+
 std::string error_on_node_text(std::int16_t id, std::string_view text) {
   return fmt::format("Error on Node {}: {}", id, text);
 }

@@ -44,6 +44,10 @@ std::string unknown_destination_url_text(const WorkerInfo& me, std::string_view 
 std::string negative_timeout_text(double seconds);
 std::string negative_default_timeout_text(double seconds);
 
+// A tensor that is on an accelerator for which there is no entry in the device map for `peer`.
+// `what` is the tensor.
+std::string unmapped_device_text(bool is_request, std::string_view what, std::string_view peer);
+
 // ---- serving ------------------------------------------------------------------------------------
 
 // The request could not be decoded or dispatched on worker `id`.

@@ -47,6 +47,12 @@ void Reader::fail(const char* why) {
   buffers_read_ = buffers_.size();
 }
 
+void Reader::fail(std::string why) {
+  if (problem_ != nullptr) return;
+  problem_text_ = std::move(why);
+  fail(problem_text_.c_str());
+}
+
 Result<> Reader::finish() const {
   const auto size = static_cast<std::size_t>(end_ - begin_);
   if (problem_ != nullptr) {

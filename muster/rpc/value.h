@@ -49,6 +49,8 @@ inline constexpr std::size_t kDepthMax = 100;
 class Writer;
 class Reader;
 class Signature;
+class DeviceSupport;
+struct DeviceRoute;
 
 // How a T is written and read: `write(Writer&, const T&)`, `read(Reader&, T&)`, `sign(Signature&)`.
 // Not defined for what cannot be sent.
@@ -92,6 +94,11 @@ class Writer {
   void require(bool condition, const char* why) {
     if (!condition) fail(why);
   }
+  // Where tensors of accelerators go; without it they cannot be sent. Requires: `route` is there
+  // while anything is written.
+  void set_route(const DeviceRoute& route) { route_ = &route; }
+  const DeviceRoute* route() const { return route_; }
+
   // The first failure counts; what was written is then of no use.
   void fail(std::string why);
   bool ok() const { return error_.empty(); }
@@ -170,6 +177,7 @@ class Writer {
   std::string error_;
   std::size_t depth_ = 0;
   Lend lend_ = Lend::Nothing;
+  const DeviceRoute* route_ = nullptr;
 };
 
 // Reads what a Writer wrote. It never throws for what it reads, never reads past the end, and
@@ -205,7 +213,11 @@ class Reader {
     if (!condition) fail(why);
   }
   void fail(const char* why);
+  void fail(std::string why);
   bool ok() const { return problem_ == nullptr; }
+  // Who moves tensors that are for an accelerator; nothing: they are refused.
+  void set_device_support(DeviceSupport* support) { device_support_ = support; }
+  DeviceSupport* device_support() const { return device_support_; }
   // Whether all went well and nothing is left over. The text says what was wrong, and where.
   Result<> finish() const;
 
@@ -268,7 +280,9 @@ class Reader {
   std::size_t buffers_read_ = 0;
   std::size_t depth_ = 0;
   const char* problem_ = nullptr;
+  std::string problem_text_;  // what `problem_` points to, where it is no literal
   std::size_t problem_position_ = 0;
+  DeviceSupport* device_support_ = nullptr;
 };
 
 // The text of a type, e.g. "vec<f64>". Structures are spelt by their fields, since names differ
@@ -368,9 +382,11 @@ inline constexpr bool kIsView<Template<Args...>> = (kIsView<Args> || ...);
 
 // One value that is all of a message.
 template <typename T>
-Result<T> decode(std::string_view control, std::span<const Buffer> buffers = {}) {
+Result<T> decode(std::string_view control, std::span<const Buffer> buffers = {},
+                 DeviceSupport* device_support = nullptr) {
   static_assert(!kIsView<T>, "a view would outlive the message; receive what owns its memory");
   Reader reader(control, buffers);
+  reader.set_device_support(device_support);
   if constexpr (std::is_void_v<T>) {
     return reader.finish();
   } else {

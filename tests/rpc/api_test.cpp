@@ -2,6 +2,7 @@
 // begins and ends. Several workers: groups_test.py.
 #include "muster/rpc/rpc.h"
 #include "tests/rpc/cluster.h"
+#include "tests/rpc/fake_devices.h"
 
 #include <gtest/gtest.h>
 
@@ -20,6 +21,7 @@ namespace muster::rpc {
 namespace {
 
 using namespace std::chrono_literals;
+using testing::FakeDevices;
 using testing::StoreHost;
 
 constexpr std::string_view kNotRunning = "RPC has not been initialized";
@@ -29,6 +31,8 @@ const Procedure<void(std::string)> kFail("fail");
 const Procedure<std::int64_t()> kHold("hold");
 const Procedure<std::int64_t()> kBlock("block");
 const Procedure<void()> kMissing("ad");
+const Procedure<Tensor(Tensor)> kEcho("echo");
+const Procedure<Tensor(std::int32_t)> kMake("make");
 
 // What `hold` answers with, later, and until when `block` keeps its thread busy.
 Promise<std::int64_t>& gate() {
@@ -40,6 +44,9 @@ void define_all() {
   static const bool kDone = [] {
     EXPECT_TRUE(define(kAdd, [](std::int64_t a, std::int64_t b) { return a + b; }));
     EXPECT_TRUE(define(kFail, [](std::string text) { throw std::out_of_range(text); }));
+    EXPECT_TRUE(define(kEcho, [](Tensor tensor) { return tensor; }));
+    EXPECT_TRUE(
+        define(kMake, [](std::int32_t index) { return FakeDevices::counting(cuda(index), 3); }));
     EXPECT_TRUE(define(kHold, [] { return gate().future(); }));
     // Not by waiting for the future: a function that does so gives its thread away.
     EXPECT_TRUE(define(kBlock, [] {
@@ -339,6 +346,60 @@ TEST_F(RpcApiTest, ACallerWithOtherTypesIsRefused) {
 // ---- metrics ------------------------------------------------------------------------------------
 
 // S57
+// ---- devices ------------------------------------------------------------------------------------
+
+TEST_F(RpcApiTest, DeviceMapsThatDoNotFitAreRefusedAndTheNextStartWorks) {  // S184
+  InitOptions options = alone();
+  options.device_support = std::make_shared<FakeDevices>(2);
+  const InitOptions good = options;
+  ASSERT_TRUE(options.devices.set_device_map("nobody", {{cuda(0), cuda(0)}}));
+  EXPECT_TRUE(contains(refusal(options), "Node me has invalid target node names"));
+  options = good;
+  ASSERT_TRUE(options.devices.set_device_map("me", {{cuda(0), cuda(2)}}));
+  EXPECT_TRUE(contains(refusal(options), "Node me has target devices with invalid indices"));
+  options = good;
+  ASSERT_TRUE(options.devices.set_device_map("me", {{cuda(0), cuda(0)}}));
+  options.device_support.reset();
+  EXPECT_TRUE(contains(refusal(options), "Node me has source devices with invalid indices"))
+      << "without support there are no accelerators";
+  EXPECT_EQ(refusal(good), "");
+}
+
+TEST_F(RpcApiTest, TensorsGoToTheDeviceThatTheMapNamesAndBack) {
+  InitOptions options = alone();
+  options.device_support = std::make_shared<FakeDevices>(2);
+  ASSERT_TRUE(options.devices.set_device_map("me", {{cuda(0), cuda(1)}}));
+  ASSERT_EQ(refusal(options), "");
+  EXPECT_EQ(devices(), (std::vector<Device>{cuda(0), cuda(1)}));
+  for (const Destination& to : {Destination("me"), Destination(0)}) {
+    const auto echoed = call(to, kEcho, FakeDevices::counting(cuda(0), 3));
+    ASSERT_TRUE(echoed) << render(echoed.error());
+    EXPECT_EQ(echoed->device(), cuda(0));
+    EXPECT_EQ(FakeDevices::numbers(*echoed), (std::vector<float>{1, 2, 3}));
+  }
+}
+
+TEST_F(RpcApiTest, TensorsOnUnmappedDevicesFailAndUseUpNoThreads) {  // S187
+  InitOptions options = alone();
+  options.thread_count = 2;
+  options.timeout = Duration::zero();  // whoever waits for one waits for ever
+  ASSERT_EQ(refusal(options), "");
+  for (std::size_t i = 0; i < options.thread_count + 5; ++i) {
+    for (const Destination& to : {Destination("me"), Destination(0)}) {
+      const auto sent = call(to, kEcho, FakeDevices::counting(cuda(0), 3));
+      ASSERT_FALSE(sent);
+      EXPECT_EQ(sent.error().kind, CallErrorKind::Rejected);
+      EXPECT_TRUE(contains(sent.error().message,
+                           "Request device mapping is not available for destination me"));
+      const auto made = call(to, kMake, 0);
+      ASSERT_FALSE(made);
+      EXPECT_EQ(made.error().kind, CallErrorKind::Remote);
+      EXPECT_TRUE(contains(made.error().message, "Response device mapping is not available"));
+      EXPECT_EQ(call(to, kAdd, 1, 2).value(), 3);
+    }
+  }
+}
+
 TEST_F(RpcApiTest, TheFiguresShowTheThreads) {
   InitOptions options = alone();
   options.thread_count = 27;

@@ -62,14 +62,19 @@ class Worker {
                      std::string_view name, Args&&... args) {
     Promise<R> promise;
     Future<R> future = promise.future();
-    auto request = encode_call<R(P...)>(name, P(std::forward<Args>(args))...);
-    EXPECT_TRUE(request);
-    const auto decode = [](CallResult<Message> outcome) {
-      return decode_response<R>(std::move(outcome));
+    const DeviceRoute route = agent->route_to(to);
+    auto request = encode_call<R(P...)>(route, name, P(std::forward<Args>(args))...);
+    const auto decode = [support = agent->device_support()](CallResult<Message> outcome) {
+      return decode_response<R>(std::move(outcome), support.get());
     };
-    agent->submit(to, std::move(*request), timeout,
-                  std::make_unique<PromiseSink<R, decltype(decode)>>(std::move(promise),
-                                                                     agent->callbacks(), decode));
+    auto sink = std::make_unique<PromiseSink<R, decltype(decode)>>(std::move(promise),
+                                                                   agent->callbacks(), decode);
+    if (request) {
+      agent->submit(to, std::move(*request), timeout, std::move(sink));
+    } else {
+      agent->calls().refuse(std::move(sink),
+                            {CallErrorKind::Rejected, request.error().message, "", false});
+    }
     return future;
   }
 };

@@ -4,6 +4,7 @@
 #include "muster/rpc/rpc.h"
 #include "muster/rpc/tensor.h"
 #include "tests/rpc/cluster.h"
+#include "tests/rpc/fake_devices.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -119,6 +120,15 @@ void look_at_an_error() {
   EXPECT_EQ((*outcome)[0].label, "blue");
 }
 
+rpc::InitOptions with_devices(std::shared_ptr<rpc::DeviceSupport> my_gpus) {
+  rpc::InitOptions options;
+  options.device_support = my_gpus;  // moves bytes between the CPU and accelerators
+  // What is on GPU 0 here arrives on GPU 1 of worker0, and comes back to 0.
+  const auto set = options.devices.set_device_map("worker0", {{rpc::cuda(0), rpc::cuda(1)}});
+  EXPECT_TRUE(set);
+  return options;
+}
+
 void send_a_tensor() {
   const auto tensor = rpc::Tensor::from(std::vector<float>{1, 2, 3, 4}, {2, 2});
   const auto doubled = rpc::call("worker0", kDouble, *tensor);
@@ -135,6 +145,10 @@ TEST(RpcDocs, TheExamplesWork) {
   ASSERT_EQ(::setenv("MASTER_ADDR", "127.0.0.1", 1), 0);
   ASSERT_EQ(::setenv("MASTER_PORT", std::to_string(store.port()).c_str(), 1), 0);
   define_functions();
+  const rpc::InitOptions options = with_devices(std::make_shared<rpc::testing::FakeDevices>(2));
+  ASSERT_TRUE(rpc::init(options));
+  EXPECT_TRUE(rpc::call("worker0", kDouble, *rpc::Tensor::from(std::vector<float>{1}, {1})));
+  ASSERT_TRUE(rpc::shutdown());
   // clang-format off
   if (const auto started = rpc::init(); !started) {
     throw std::runtime_error(started.error().message);
