@@ -153,8 +153,11 @@ TEST_F(DeviceGroupsTest, ADynamicGroupRefusesWhoeverDoesNotFitAndGoesOn) {
   });
   ASSERT_NE(a.group, nullptr);
   const int told_count = a.told_count;
+  const auto list = [&] { return loop_.block_on(store_->try_get("members")).value().value(); };
   const auto expect_refused = [&](const Choose& choose, std::string_view part) {
+    const std::string before = list();
     EXPECT_TRUE(failed_with(join("b", 1, choose).error, ErrorKind::Invalid, part));
+    EXPECT_EQ(list(), before) << "it was in the list for a while";
   };
   expect_refused(map_to("a", {{cuda(0), cuda(7)}}),
                  "Node b has unexpected target devices in its device map for a");
