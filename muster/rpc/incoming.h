@@ -24,7 +24,7 @@ namespace muster::rpc {
 struct Reception {
   explicit Reception(WorkerInfo who) : self(std::move(who)) {}
 
-  net::EpollLoop* loop = nullptr;
+  Loop* loop = nullptr;
   RequestHandler* handler = nullptr;
   std::string job;
   WorkerInfo self;

@@ -32,6 +32,16 @@ struct Outgoing {
   std::size_t bytes = 0;
 };
 
+class DescriptorWatch final : public StreamWatch {
+ public:
+  DescriptorWatch(net::EpollLoop& loop, int fd, std::function<void()> ready)
+      : watch_(loop, fd, [ready = std::move(ready)](std::uint32_t) { ready(); }) {}
+  void want(std::uint32_t events) override { watch_.want(events); }
+
+ private:
+  net::FdWatch watch_;
+};
+
 std::span<std::byte> scratch() {
   thread_local std::vector<std::byte> memory(kScratchBytes);
   return memory;
@@ -82,10 +92,16 @@ void Link::Output::drop_written(std::size_t bytes) {
   }
 }
 
-std::shared_ptr<Link> Link::open(net::EpollLoop& loop, std::unique_ptr<Stream> stream,
-                                 LinkOptions options, LinkEvents& events) {
+WatchStream watch_by(net::EpollLoop& loop) {
+  return [&loop](Stream& stream, std::function<void()> ready) {
+    return std::make_unique<DescriptorWatch>(loop, stream.fd(), std::move(ready));
+  };
+}
+
+std::shared_ptr<Link> Link::open(Loop& loop, std::unique_ptr<Stream> stream, LinkOptions options,
+                                 LinkEvents& events) {
   auto link = std::make_shared<Link>(loop, std::move(stream), std::move(options), events);
-  link->watch_.emplace(loop, link->stream_->fd(), [raw = link.get()](std::uint32_t) {
+  link->watch_ = link->options_.watch(*link->stream_, [raw = link.get()] {
     const auto alive = raw->shared_from_this();
     alive->ready();
   });
@@ -97,8 +113,7 @@ std::shared_ptr<Link> Link::open(net::EpollLoop& loop, std::unique_ptr<Stream> s
   return link;
 }
 
-Link::Link(net::EpollLoop& loop, std::unique_ptr<Stream> stream, LinkOptions options,
-           LinkEvents& events)
+Link::Link(Loop& loop, std::unique_ptr<Stream> stream, LinkOptions options, LinkEvents& events)
     : loop_(loop),
       events_(events),
       options_(std::move(options)),

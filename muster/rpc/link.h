@@ -10,6 +10,7 @@
 #pragma once
 
 #include "muster/base/error.h"
+#include "muster/base/loop.h"
 #include "muster/net/epoll_loop.h"
 #include "muster/rpc/frame.h"
 #include "muster/rpc/message.h"
@@ -21,13 +22,26 @@
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <string>
 
 namespace muster::rpc {
 
 class HotLinks;
 class Link;
+
+// Tells when a stream can make progress, as net::FdWatch does. Made and destroyed on the loop's
+// thread.
+class StreamWatch {
+ public:
+  virtual ~StreamWatch() = default;
+  // EPOLLIN, EPOLLOUT or both; see FdWatch::want, also for who may call it.
+  virtual void want(std::uint32_t events) = 0;
+};
+// The stream outlives the watch.
+using WatchStream =
+    std::function<std::unique_ptr<StreamWatch>(Stream& stream, std::function<void()> ready)>;
+// For streams that have a file descriptor. Requires: `loop` outlives the watches.
+WatchStream watch_by(net::EpollLoop& loop);
 
 struct LinkOptions {
   std::string peer;       // who it is, for people
@@ -39,6 +53,8 @@ struct LinkOptions {
   // Where a link goes on whose stream the loop can look at for less than it costs to be woken;
   // nothing: it always sleeps. Outlives the link.
   HotLinks* hot = nullptr;
+  // How the loop of the link looks at its stream.
+  WatchStream watch{};
 };
 
 class LinkEvents {
@@ -53,12 +69,12 @@ class LinkEvents {
 
 class Link : public std::enable_shared_from_this<Link> {
  public:
-  // On the loop's thread. Requires: `loop` and `events` are there until `close`.
-  static std::shared_ptr<Link> open(net::EpollLoop& loop, std::unique_ptr<Stream> stream,
-                                    LinkOptions options, LinkEvents& events);
+  // On the loop's thread. Requires: `loop` and `events` are there until `close`; `options.watch`
+  // watches from that loop.
+  static std::shared_ptr<Link> open(Loop& loop, std::unique_ptr<Stream> stream, LinkOptions options,
+                                    LinkEvents& events);
   // Use `open`.
-  Link(net::EpollLoop& loop, std::unique_ptr<Stream> stream, LinkOptions options,
-       LinkEvents& events);
+  Link(Loop& loop, std::unique_ptr<Stream> stream, LinkOptions options, LinkEvents& events);
   ~Link();
   Link(const Link&) = delete;
   Link& operator=(const Link&) = delete;
@@ -125,7 +141,7 @@ class Link : public std::enable_shared_from_this<Link> {
   void want_room(bool wanted);
   void update_watch();
 
-  net::EpollLoop& loop_;
+  Loop& loop_;
   LinkEvents& events_;
   const LinkOptions options_;
   const std::unique_ptr<Stream> stream_;
@@ -141,7 +157,7 @@ class Link : public std::enable_shared_from_this<Link> {
   std::atomic<bool> is_closed_ = false;
 
   std::mutex watching_;  // guards what follows
-  std::optional<net::FdWatch> watch_;
+  std::unique_ptr<StreamWatch> watch_;
   bool wants_bytes_ = true;
   bool wants_room_ = false;
 };

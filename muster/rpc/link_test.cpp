@@ -22,6 +22,7 @@ class End final : public LinkEvents {
  public:
   End(net::EpollLoop& loop, Fd socket, LinkOptions options) {
     options.peer = "worker1";
+    options.watch = watch_by(loop);
     link = Link::open(loop, std::make_unique<SocketStream>(std::move(socket)), std::move(options),
                       *this);
   }

@@ -10,11 +10,10 @@
 #include "muster/net/epoll_loop.h"
 #include "muster/net/transport.h"
 #include "muster/rpc/agent.h"
+#include "muster/rpc/agent_core.h"
 #include "muster/rpc/group.h"
 #include "muster/rpc/hot_links.h"
-#include "muster/rpc/incoming.h"
 #include "muster/rpc/local_meeting.h"
-#include "muster/rpc/outgoing.h"
 #include "muster/rpc/retries.h"
 #include "muster/store/store.h"
 
@@ -31,7 +30,6 @@
 #include <string>
 #include <string_view>
 #include <thread>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -67,7 +65,7 @@ struct AgentOptions {
 // needs lives as long as the pointer.
 using OpenStore = std::function<Task<Result<std::shared_ptr<store::Store>>>(net::EpollLoop&)>;
 
-class NetworkAgent final : public Agent, private GroupEvents {
+class NetworkAgent final : public Agent {
  public:
   // Joins the group and waits until all of it has come (static), or knows this worker (dynamic), or
   // until `patience` is over. Requires: `handler` outlives the agent.
@@ -78,24 +76,28 @@ class NetworkAgent final : public Agent, private GroupEvents {
   ~NetworkAgent() override;
 
   const WorkerInfo& self() const override { return options_.self; }
-  CallResult<WorkerInfo> find(std::string_view name) const override;
-  CallResult<WorkerInfo> find(std::int64_t id) const override;
-  std::vector<WorkerInfo> workers() const override;
+  CallResult<WorkerInfo> find(std::string_view name) const override { return core_.find(name); }
+  CallResult<WorkerInfo> find(std::int64_t id) const override { return core_.find(id); }
+  std::vector<WorkerInfo> workers() const override { return core_.workers(); }
   void submit(std::string_view to, Message request, std::optional<double> timeout_seconds,
               std::unique_ptr<CallSink> sink) override;
   Future<Message> send_with_retries(std::string_view to, Message request,
                                     RetryOptions options) override;
-  DeviceRoute route_to(std::string_view to) const override { return devices_->request_to(to); }
-  std::shared_ptr<DeviceSupport> device_support() const override { return devices_->support(); }
-  std::vector<Device> devices() const override { return devices_->devices(); }
+  DeviceRoute route_to(std::string_view to) const override {
+    return core_.devices().request_to(to);
+  }
+  std::shared_ptr<DeviceSupport> device_support() const override {
+    return core_.devices().support();
+  }
+  std::vector<Device> devices() const override { return core_.devices().devices(); }
   Duration timeout() const override { return Duration(timeout_.load()); }
   void set_timeout(Duration timeout) override { timeout_ = timeout.count(); }
   Pool& callbacks() override { return callbacks_; }
-  Calls& calls() override { return calls_; }
+  Calls& calls() override { return core_.calls(); }
   // Not from a callback of a future, nor from an inline function. What was answered goes out
   // before; a dynamic group is left.
   void shutdown() override;
-  std::map<std::string, std::string> metrics() const override;
+  std::map<std::string, std::string> metrics() const override { return core_.metrics(); }
 
   // Until the others have closed their connections to this worker, but not for long: what they were
   // told last must not be lost with a connection that is closed too early.
@@ -106,20 +108,17 @@ class NetworkAgent final : public Agent, private GroupEvents {
   bool is_static() const { return options_.world_size.has_value(); }
   const std::string& address() const { return member_.address; }
   // How this worker reaches another: "tcp", "shared memory"; empty while it does not.
-  std::string kind_of_connection(std::string_view name) const;
+  std::string kind_of_connection(std::string_view name) const {
+    return core_.kind_of_connection(name);
+  }
 
  private:
-  void on_members(const std::vector<Member>& members) override;
-
+  CoreOptions core_options();
   Task<void> come_up(OpenStore open_store, TimePoint deadline, std::promise<Result<>>& up);
   Task<Result<>> join(OpenStore open_store, TimePoint deadline);
   Task<void> go_down(std::promise<void>& down);
   Result<> listen();
   Task<Result<std::unique_ptr<Stream>>> open_stream(Member member);
-  Task<Result<Member>> look_up(std::string name);
-  void accept(std::unique_ptr<Stream> stream, std::string where);
-  void look_after_all();
-  bool has_output() const;
   Task<void> wait_until_alone(std::promise<void>& alone);
   Task<void> end_group_on_loop(std::promise<void>& ended);
   // Runs on the loop's thread and waits for it.
@@ -127,32 +126,19 @@ class NetworkAgent final : public Agent, private GroupEvents {
 
   const AgentOptions options_;
   Member member_;
-  // Shared with those who still answer when the agent is gone.
-  const std::shared_ptr<DeviceDirectory> devices_;
   std::atomic<Duration::rep> timeout_;
   Pool callbacks_;
   net::EpollLoop loop_;
   HotLinks hot_;
-  Calls calls_;
-  Surroundings around_;
-  std::shared_ptr<Reception> reception_;
-  std::atomic<PeerId> next_connection_ = 1;
+  const SystemClock clock_;
+  AgentCore core_;
   std::atomic<bool> is_running_ = false;
   std::once_flag stopped_;
-
-  mutable std::mutex mutex_;  // guards what follows
-  std::map<std::string, std::shared_ptr<Outgoing>, std::less<>> workers_;
-  std::map<std::int64_t, std::string> names_;
 
   // On the loop.
   std::unique_ptr<net::Listener> listener_;
   std::unique_ptr<LocalListener> local_listener_;
-  std::unordered_map<std::uint64_t, std::unique_ptr<Incoming>> incoming_;
-  std::uint64_t next_incoming_ = 0;
   std::shared_ptr<store::Store> store_;
-  std::unique_ptr<Group> group_;
-  Timer expiry_;
-  Timer tick_;
   std::unique_ptr<Retries> retries_;
   TaskScope tasks_;
   std::thread thread_;

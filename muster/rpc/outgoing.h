@@ -30,7 +30,7 @@ namespace muster::rpc {
 
 // What all connections of an agent share.
 struct Surroundings {
-  net::EpollLoop* loop = nullptr;
+  Loop* loop = nullptr;
   Calls* calls = nullptr;
   LinkOptions link;
   std::string job;

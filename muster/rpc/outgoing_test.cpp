@@ -51,6 +51,7 @@ TEST(Outgoing, ConnectsOnceThoughCallsAreMadeWhileItsConnectionGoes) {
   Surroundings around;
   around.loop = &loop;
   around.calls = &calls;
+  around.link.watch = watch_by(loop);
   around.next_connection = [&] { return number++; };
   around.open_stream = [&](Member) { return streams.open(); };
   around.suspect = [](const Member&) {};

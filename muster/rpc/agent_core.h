@@ -1,0 +1,129 @@
+// AgentCore: what an agent does on its loop, whatever loop and network that is. It knows the other
+// workers, sends them calls, ends those whose time is over, hands on what they ask, and looks after
+// the connections.
+//
+// NetworkAgent gives it a thread, sockets and shared memory; tests give it a simulated host. Owned
+// by the agent. On the loop's thread, but for what is said to be for any.
+#pragma once
+
+#include "muster/base/clock.h"
+#include "muster/base/error.h"
+#include "muster/base/loop.h"
+#include "muster/base/task.h"
+#include "muster/rpc/agent.h"
+#include "muster/rpc/calls.h"
+#include "muster/rpc/device_route.h"
+#include "muster/rpc/group.h"
+#include "muster/rpc/incoming.h"
+#include "muster/rpc/outgoing.h"
+#include "muster/store/store.h"
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+namespace muster::rpc {
+
+struct CoreOptions {
+  explicit CoreOptions(WorkerInfo who) : self(std::move(who)) {}
+
+  WorkerInfo self;
+  std::uint64_t incarnation = 0;
+  // A connection on which nothing was sent for so long carries a sign of life; one on which nothing
+  // was heard for `silence_max` is given up.
+  Duration sign_of_life_interval = std::chrono::seconds(2);
+  Duration silence_max = std::chrono::seconds(10);
+  Duration connect_timeout = std::chrono::seconds(10);
+  LinkOptions link;
+  // Bytes to that worker, by the best way there is.
+  std::function<Task<Result<std::unique_ptr<Stream>>>(Member)> open_stream;
+  std::shared_ptr<DeviceDirectory> devices;
+};
+
+// How it joins its group.
+struct GroupEntry {
+  explicit GroupEntry(Member me) : self(std::move(me)) {}
+
+  Member self;
+  std::optional<std::int64_t> world_size;  // nothing: workers come and go
+  GroupOptions options;
+  TimePoint deadline = kNever;
+};
+
+class AgentCore final : private GroupEvents {
+ public:
+  // `clock` is that of deadlines, which any thread may set. Requires: `loop`, `clock` and `handler`
+  // outlive it.
+  AgentCore(CoreOptions options, Loop& loop, const Clock& clock, RequestHandler& handler);
+  // Requires: `close` was called, unless there was nothing to close.
+  ~AgentCore() override;
+
+  // Any thread.
+  const WorkerInfo& self() const { return options_.self; }
+  CallResult<WorkerInfo> find(std::string_view name) const;
+  CallResult<WorkerInfo> find(std::int64_t id) const;
+  std::vector<WorkerInfo> workers() const;
+  // As Agent::submit; `timeout` as call_timeout made it, nothing: never.
+  void submit(std::string_view to, Message request, std::optional<Duration> timeout,
+              std::unique_ptr<CallSink> sink);
+  Calls& calls() { return calls_; }
+  const DeviceDirectory& devices() const { return *options_.devices; }
+  std::string kind_of_connection(std::string_view name) const;
+  std::map<std::string, std::string> metrics() const;
+
+  // From now on connections are looked after.
+  void begin();
+  // Joins the group that is in `store`. Requires: `store` is there until `close`.
+  Task<Result<>> join(store::Store& store, GroupEntry entry);
+  // A connection that another worker opened; `where` it comes from, for people.
+  void accept(std::unique_ptr<Stream> stream, std::string where);
+  // Nothing before `join`.
+  Group* group() { return group_.get(); }
+  std::size_t incoming_count() const { return incoming_.size(); }
+  // Whether answers are on their way.
+  bool has_output() const;
+
+  // Nothing is answered any more.
+  void stop_answering();
+  // Ends all: connections close, calls fail with `reason`.
+  void close(const CallError& reason);
+
+ private:
+  void on_members(const std::vector<Member>& members) override;
+  Task<Result<Member>> look_up(std::string name);
+  void look_after_all();
+
+  const CoreOptions options_;
+  Loop& loop_;
+  const Clock& clock_;
+  // What was posted looks here whether there is still anybody to do it for.
+  const std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+  Calls calls_;
+  Surroundings around_;
+  std::shared_ptr<Reception> reception_;
+  std::atomic<PeerId> next_connection_ = 1;
+
+  mutable std::mutex mutex_;  // guards what follows
+  std::map<std::string, std::shared_ptr<Outgoing>, std::less<>> workers_;
+  std::map<std::int64_t, std::string> names_;
+
+  // On the loop.
+  std::unordered_map<std::uint64_t, std::unique_ptr<Incoming>> incoming_;
+  std::uint64_t next_incoming_ = 0;
+  std::unique_ptr<Group> group_;
+  Timer expiry_;
+  Timer tick_;
+};
+
+}  // namespace muster::rpc
