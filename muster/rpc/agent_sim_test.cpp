@@ -1,0 +1,452 @@
+// Many agents on a simulated network, driven by seeds: they call each other at random while
+// connections break, hosts are cut off from each other, stop for a while, die and come back.
+//
+// What must hold, whatever happens: every call ends, and once; no request is served twice, nor by
+// somebody else than it was for; an answer belongs to its call; a call that was not sent was not
+// served; a timeout comes when it is due. When all is well again, everybody reaches everybody.
+#include "muster/base/random.h"
+#include "muster/net/transport.h"
+#include "muster/rpc/agent_core.h"
+#include "muster/sim/network.h"
+#include "tests/rpc/chaotic_store.h"
+#include "tests/rpc/group_workers.h"
+#include "tests/rpc/sim_stream.h"
+#include "tests/seeds.h"
+#include "tests/server/log_capture.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace muster::rpc {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::ChaoticStore;
+using testing::member;
+using testing::SimStream;
+
+constexpr std::uint64_t kWorkersMin = 3;
+constexpr std::uint64_t kWorkersMax = 7;
+constexpr Duration kTrouble = 40s;
+// Of one call beside its message.
+constexpr std::uint64_t kBufferBytesMax = 40'000;
+
+// What is known of one call. Its index is in the request and in the answer.
+struct Call {
+  std::size_t from = 0;
+  std::size_t to = 0;
+  TimePoint started;  // by the caller's clock
+  std::optional<Duration> timeout;
+  int served_count = 0;
+  int ended_count = 0;
+  bool succeeded = false;
+  bool was_sent = true;
+  bool caller_died = false;
+};
+
+std::string name_of_worker(std::size_t index) { return fmt::format("worker{}", index); }
+
+// Its bytes follow from the call, so that one of another is noticed.
+std::vector<Buffer> buffers_of(std::size_t tag, std::uint64_t size) {
+  if (size == 0) return {};
+  const std::vector<std::byte> bytes(size, static_cast<std::byte>(tag * 31));
+  return {copy_of(bytes)};
+}
+
+// The books on all calls, and what is wrong in them.
+class Ledger {
+ public:
+  std::size_t add(Call call) {
+    calls_.push_back(call);
+    return calls_.size() - 1;
+  }
+  void served(std::size_t tag, std::size_t by, const Request& request) {
+    ASSERT_LT(tag, calls_.size());
+    Call& call = calls_[tag];
+    EXPECT_EQ(++call.served_count, 1) << "call " << tag << " was served again";
+    EXPECT_EQ(call.to, by);
+    EXPECT_EQ(request.from->name(), name_of_worker(call.from));
+    EXPECT_TRUE(call.was_sent) << "call " << tag << " was said not to have been sent";
+    for (const Buffer& buffer : request.message.buffers) expect_bytes(tag, buffer);
+  }
+  // `resumed`: when the caller went on last, after it was stopped.
+  void ended(std::size_t tag, const CallResult<Message>& outcome, TimePoint now,
+             TimePoint resumed) {
+    Call& call = calls_[tag];
+    EXPECT_EQ(++call.ended_count, 1) << "call " << tag << " ended again";
+    ++ended_count_;
+    if (outcome) {
+      call.succeeded = true;
+      EXPECT_EQ(outcome->payload, fmt::format("{} {}", tag, name_of_worker(call.to)));
+      EXPECT_EQ(call.served_count, 1);
+      for (const Buffer& buffer : outcome->buffers) expect_bytes(tag, buffer);
+      return;
+    }
+    const CallError& error = outcome.error();
+    ++error_counts_[static_cast<std::size_t>(error.kind)];
+    call.was_sent =
+        error.sent || error.kind == CallErrorKind::Timeout || error.kind == CallErrorKind::Remote;
+    EXPECT_TRUE(call.was_sent || call.served_count == 0) << "call " << tag << ": " << error.message;
+    if (error.kind == CallErrorKind::Remote) {
+      EXPECT_EQ(call.served_count, 1) << error.message;
+    }
+    if (error.kind == CallErrorKind::Rejected) {
+      EXPECT_TRUE(call.caller_died) << error.message;
+    }
+    if (error.kind == CallErrorKind::Timeout) expect_due(tag, now, resumed);
+  }
+  void caller_died(std::size_t index) {
+    for (Call& call : calls_) {
+      if (call.from == index && call.ended_count == 0) call.caller_died = true;
+    }
+  }
+
+  bool all_ended() const { return ended_count_ == calls_.size(); }
+  const Call& at(std::size_t tag) const { return calls_[tag]; }
+  std::size_t count() const { return calls_.size(); }
+  std::size_t error_count(CallErrorKind kind) const {
+    return error_counts_[static_cast<std::size_t>(kind)];
+  }
+  std::size_t success_count() const {
+    std::size_t count = 0;
+    for (const Call& call : calls_) count += call.succeeded ? 1U : 0U;
+    return count;
+  }
+  std::string unfinished() const {
+    std::string text;
+    for (std::size_t tag = 0; tag < calls_.size(); ++tag) {
+      const Call& call = calls_[tag];
+      if (call.ended_count > 0) continue;
+      text += fmt::format("call {} from {} to {}, served {} times; ", tag, call.from, call.to,
+                          call.served_count);
+    }
+    return text;
+  }
+
+ private:
+  static void expect_bytes(std::size_t tag, const Buffer& buffer) {
+    const auto expected = buffers_of(tag, buffer.size());
+    EXPECT_EQ(std::memcmp(buffer.data(), expected[0].data(), buffer.size()), 0)
+        << "call " << tag << " has bytes of another";
+  }
+  void expect_due(std::size_t tag, TimePoint now, TimePoint resumed) const {
+    const Call& call = calls_[tag];
+    ASSERT_TRUE(call.timeout) << "call " << tag << " has no timeout";
+    EXPECT_GE(now, call.started + *call.timeout);
+    EXPECT_LE(now, std::max(call.started + *call.timeout, resumed) + 1ms) << "call " << tag;
+  }
+
+  std::vector<Call> calls_;
+  std::size_t ended_count_ = 0;
+  std::array<std::size_t, 8> error_counts_{};
+};
+
+// One process on a host, from its start to its end.
+class SimWorker final : public RequestHandler {
+ public:
+  SimWorker(sim::Host& host, store::Store& store, std::size_t index, Ledger& ledger,
+            std::uint64_t seed)
+      : host_(host),
+        ledger_(ledger),
+        index_(index),
+        random_(seed),
+        store_(host.loop(), store, random_.next()),
+        self_(member(name_of_worker(index), static_cast<std::int64_t>(index), random_.next() | 1U)),
+        core_(core_options(), host.loop(), host.loop(), *this) {}
+  // As when its process is killed: it says nothing more.
+  ~SimWorker() override {
+    ledger_.caller_died(index_);
+    core_.stop_answering();
+    scope_.cancel_all();
+    listener_.reset();
+    core_.close({CallErrorKind::Rejected, "its process is gone", "", true});
+  }
+
+  void start(std::int64_t world_size) {
+    auto listener = host_.listen({"", 0}, [this](std::unique_ptr<net::Stream> stream) {
+      core_.accept(std::make_unique<SimStream>(std::move(stream)), "the network");
+    });
+    ASSERT_TRUE(listener) << listener.error().message;
+    listener_ = std::move(*listener);
+    self_.address = net::describe({host_.name(), listener_->port()});
+    core_.begin();
+    scope_.start(join(world_size));
+  }
+  bool has_joined() const { return has_joined_; }
+  AgentCore& core() { return core_; }
+  void resumed() { resumed_at_ = host_.loop().now(); }
+
+  std::size_t call(std::size_t to, std::optional<Duration> timeout, std::uint64_t bytes) {
+    const std::size_t tag =
+        ledger_.add({.from = index_, .to = to, .started = host_.loop().now(), .timeout = timeout});
+    Message request{MessageType::ScriptCall, kNoMessageId, fmt::to_string(tag),
+                    buffers_of(tag, bytes)};
+    core_.submit(name_of_worker(to), std::move(request), timeout,
+                 std::make_unique<Sink>(*this, tag));
+    return tag;
+  }
+
+ private:
+  class Sink final : public CallSink {
+   public:
+    Sink(SimWorker& worker, std::size_t tag) : worker_(worker), tag_(tag) {}
+    void ended(CallResult<Message> outcome, Calls& calls) override {
+      worker_.ledger_.ended(tag_, outcome, worker_.host_.loop().now(), worker_.resumed_at_);
+      calls.finished();
+    }
+
+   private:
+    SimWorker& worker_;
+    const std::size_t tag_;
+  };
+
+  CoreOptions core_options() {
+    CoreOptions options(self_.info);
+    options.incarnation = self_.incarnation;
+    options.link.watch = SimStream::watch;
+    options.open_stream = [this](Member to) { return open_stream(std::move(to)); };
+    options.devices = std::make_shared<DeviceDirectory>(self_.info.name(), nullptr);
+    return options;
+  }
+  Task<Result<std::unique_ptr<Stream>>> open_stream(Member to) {
+    auto endpoint = net::parse_endpoint(to.address, 0);
+    if (!endpoint) co_return fail(endpoint.error());
+    auto stream = co_await host_.connect(*endpoint);
+    if (!stream) co_return fail(stream.error());
+    std::unique_ptr<Stream> simulated = std::make_unique<SimStream>(std::move(*stream));
+    co_return simulated;
+  }
+  Task<void> join(std::int64_t world_size) {
+    GroupEntry entry(self_);
+    entry.world_size = world_size;
+    entry.deadline = host_.loop().now() + 60s;
+    const auto joined = co_await core_.join(store_, std::move(entry));
+    EXPECT_TRUE(joined) << joined.error().message;
+    has_joined_ = joined.has_value();
+    store_.failures_per_thousand = 20;  // a fresh look for a worker may fail
+  }
+
+  void on_request(Request request) override {
+    const std::size_t tag = std::stoull(request.message.payload);
+    ledger_.served(tag, index_, request);
+    const std::uint64_t what = random_.below(10);
+    if (what == 0) return;  // dropped, which is an answer, too
+    if (what == 1) return request.responder.fail("", "on purpose");
+    if (what < 5) {
+      const Duration pause = std::chrono::milliseconds(random_.below(3000));
+      return scope_.start(answer_later(std::move(request), tag, pause));
+    }
+    answer(request, tag);
+  }
+  Task<void> answer_later(Request request, std::size_t tag, Duration pause) {
+    const TimePoint when = host_.loop().now() + pause;
+    co_await sleep_until(host_.loop(), when);
+    answer(request, tag);
+  }
+  void answer(Request& request, std::size_t tag) {
+    const std::uint64_t bytes = random_.chance(200) ? random_.below(kBufferBytesMax) : 0;
+    Message response{MessageType::ScriptRet, kNoMessageId,
+                     fmt::format("{} {}", tag, name_of_worker(index_)), buffers_of(tag, bytes)};
+    request.responder.respond(std::move(response));
+  }
+
+  sim::Host& host_;
+  Ledger& ledger_;
+  const std::size_t index_;
+  Random random_;
+  ChaoticStore store_;
+  Member self_;
+  TimePoint resumed_at_;
+  AgentCore core_;
+  std::unique_ptr<net::Listener> listener_;
+  bool has_joined_ = false;
+  TaskScope scope_;
+};
+
+struct Place {
+  sim::Host* host = nullptr;
+  std::unique_ptr<SimWorker> worker;  // nothing while the host is down
+  TimePoint back_at;                  // when it is started again, or goes on
+};
+
+class World {
+ public:
+  explicit World(std::uint64_t seed)
+      : random_(seed),
+        network_(loop_, random_, sim::draw_weather(random_)),
+        store_(store::make_memory_store(loop_)),
+        places_(kWorkersMin + random_.below(kWorkersMax - kWorkersMin + 1)) {
+    for (std::size_t index = 0; index < places_.size(); ++index) {
+      places_[index].host = &network_.host(fmt::format("host{}", index));
+      start(index);
+    }
+    EXPECT_TRUE(loop_.run_until([&] { return all_have_joined(); }, loop_.now() + 60s));
+  }
+  ~World() {
+    for (Place& place : places_) place.worker.reset();
+  }
+
+  void make_trouble() {
+    const TimePoint end = loop_.now() + kTrouble;
+    while (loop_.now() < end) {
+      loop_.advance(std::chrono::milliseconds(random_.below(200)));
+      for (std::size_t index = 0; index < places_.size(); ++index) come_back(index);
+      const std::uint64_t call_count = random_.below(6);
+      for (std::uint64_t i = 0; i < call_count; ++i) call_somebody();
+      if (random_.chance(150)) do_harm();
+    }
+  }
+
+  // Everything is well again: whatever is under way ends, and everybody can be reached.
+  void settle() {
+    network_.set_weather({});
+    network_.heal_all();
+    for (std::size_t index = 0; index < places_.size(); ++index) {
+      places_[index].back_at = loop_.now();
+      come_back(index);
+    }
+    ASSERT_TRUE(loop_.run_until([&] { return all_have_joined(); }, loop_.now() + 60s));
+    ASSERT_TRUE(loop_.run_until([&] { return ledger_.all_ended(); }, loop_.now() + 60s))
+        << ledger_.unfinished();
+    // Calls may fail that find a connection whose other side died without a word.
+    std::size_t failure_count = 1;
+    for (int round = 0; round < 3 && failure_count > 0; ++round) failure_count = call_everybody();
+    EXPECT_EQ(failure_count, 0U) << "somebody cannot be reached";
+    for (Place& place : places_) EXPECT_EQ(place.worker->core().calls().active_count(), 0);
+  }
+
+  const Ledger& ledger() const { return ledger_; }
+  std::size_t harm_count() const { return harm_count_; }
+  std::uint64_t trace_hash() const { return network_.trace_hash(); }
+
+ private:
+  bool all_have_joined() const {
+    for (const Place& place : places_) {
+      if (!place.worker || !place.worker->has_joined()) return false;
+    }
+    return true;
+  }
+  void start(std::size_t index) {
+    Place& place = places_[index];
+    place.worker =
+        std::make_unique<SimWorker>(*place.host, *store_, index, ledger_, random_.next());
+    place.worker->start(static_cast<std::int64_t>(places_.size()));
+  }
+  void come_back(std::size_t index) {
+    Place& place = places_[index];
+    if (place.back_at > loop_.now()) return;
+    if (!place.worker) {
+      network_.restart(*place.host);
+      start(index);
+    } else if (place.host->loop().stopped()) {
+      place.worker->resumed();
+      network_.resume(*place.host);
+    }
+  }
+  void call_somebody() {
+    Place& place = places_[random_.below(places_.size())];
+    const std::size_t to = random_.below(places_.size());
+    std::optional<Duration> timeout;
+    if (random_.chance(700)) timeout = std::chrono::milliseconds(1 + random_.below(4000));
+    const std::uint64_t bytes = random_.chance(200) ? random_.below(kBufferBytesMax) : 0;
+    if (!place.worker || !place.worker->has_joined() || place.host->loop().stopped()) return;
+    place.worker->call(to, timeout, bytes);
+  }
+  void do_harm() {
+    ++harm_count_;
+    Place& place = places_[random_.below(places_.size())];
+    Place& other = places_[random_.below(places_.size())];
+    const Duration length = std::chrono::milliseconds(random_.below(15'000));
+    const std::uint64_t what = random_.below(8);
+    if (what == 0) return network_.cut(*place.host, *other.host);
+    if (what == 1) return network_.cut_one_way(*place.host, *other.host);
+    if (what <= 3) return network_.heal_all();
+    if (!place.worker || place.host->loop().stopped()) return;
+    if (what == 4) return network_.reset_all(*place.host);
+    place.back_at = loop_.now() + length;
+    if (what == 5) return network_.pause(*place.host);
+    network_.crash(*place.host, what == 6 ? sim::Crash::Loud : sim::Crash::Silent);
+    place.worker.reset();
+  }
+  // How many of the calls from everybody to everybody failed for want of a connection.
+  std::size_t call_everybody() {
+    const std::size_t first = ledger_.count();
+    for (Place& place : places_) {
+      for (std::size_t to = 0; to < places_.size(); ++to) place.worker->call(to, std::nullopt, 10);
+    }
+    EXPECT_TRUE(loop_.run_until([&] { return ledger_.all_ended(); }, loop_.now() + 60s))
+        << ledger_.unfinished();
+    std::size_t count = 0;
+    // Served is enough: a function may fail on purpose.
+    for (std::size_t tag = first; tag < ledger_.count(); ++tag) {
+      count += ledger_.at(tag).served_count == 0 ? 1U : 0U;
+    }
+    return count;
+  }
+
+  tests::LogCapture log_;
+  Random random_;
+  sim::Loop loop_;
+  sim::Network network_;
+  std::unique_ptr<store::Store> store_;
+  Ledger ledger_;
+  std::vector<Place> places_;
+  std::size_t harm_count_ = 0;
+};
+
+TEST(AgentSim, EveryCallEndsOnceAndAsItShouldWhateverHappens) {
+  std::size_t call_count = 0;
+  std::size_t success_count = 0;
+  std::size_t timeout_count = 0;
+  std::size_t unreachable_count = 0;
+  std::size_t harm_count = 0;
+  const auto seeds = tests::seeds_to_run(40, 10);
+  for (const std::uint64_t seed : seeds) {
+    World world(seed);
+    world.make_trouble();
+    world.settle();
+    call_count += world.ledger().count();
+    success_count += world.ledger().success_count();
+    timeout_count += world.ledger().error_count(CallErrorKind::Timeout);
+    unreachable_count += world.ledger().error_count(CallErrorKind::Unreachable);
+    harm_count += world.harm_count();
+    if (HasFailure()) {
+      ADD_FAILURE() << tests::replay_command(seed);
+      return;
+    }
+  }
+  fmt::print("{} calls: {} succeeded, {} timed out, {} were unreachable; harm was done {} times\n",
+             call_count, success_count, timeout_count, unreachable_count, harm_count);
+  if (seeds.size() < 10) return;
+  // Otherwise nothing was tried.
+  EXPECT_GT(success_count, call_count / 10);
+  EXPECT_GT(timeout_count, 0U);
+  EXPECT_GT(unreachable_count, 0U);
+}
+
+TEST(AgentSim, TheSameSeedGivesTheSameRun) {
+  const auto run = [](std::uint64_t seed) {
+    World world(seed);
+    world.make_trouble();
+    world.settle();
+    return std::pair(world.trace_hash(), world.ledger().success_count());
+  };
+  for (const std::uint64_t seed : {2, 3}) EXPECT_EQ(run(seed), run(seed)) << "seed " << seed;
+  EXPECT_NE(run(2), run(3));
+}
+
+}  // namespace
+}  // namespace muster::rpc
