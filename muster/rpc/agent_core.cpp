@@ -53,6 +53,7 @@ Task<Result<>> AgentCore::join(store::Store& store, GroupEntry entry) {
   auto agreed = co_await store.compare_set("job", std::move(nothing), std::move(secret));
   if (!agreed) co_return fail(agreed.error());
   around_.job = reception_->job = agreed->value;
+  address_ = entry.self.address;
   Result<std::unique_ptr<Group>> group;
   if (entry.world_size) {
     const std::int64_t size = *entry.world_size;
@@ -83,6 +84,13 @@ Task<Result<Member>> AgentCore::look_up(std::string name) {
 
 void AgentCore::on_members(const std::vector<Member>& members) {
   options_.devices->update(device_rows(members));
+  for (const Member& member : members) {
+    // The others ask for the incarnation that they know. By the name alone it would not do: another
+    // process may have that after this one was taken out.
+    if (member.info == self() && member.address == address_) {
+      reception_->incarnation = member.incarnation;
+    }
+  }
   std::vector<std::shared_ptr<Outgoing>> gone;
   std::vector<std::pair<std::shared_ptr<Outgoing>, Member>> known;
   {
@@ -98,7 +106,7 @@ void AgentCore::on_members(const std::vector<Member>& members) {
         before.erase(found);
         known.emplace_back(outgoing, member);
       } else {
-        outgoing = std::make_shared<Outgoing>(around_, options_.self, options_.incarnation, member);
+        outgoing = std::make_shared<Outgoing>(around_, options_.self, incarnation(), member);
       }
       workers_.emplace(name, std::move(outgoing));
       names_[member.info.id()] = name;

@@ -71,6 +71,9 @@ class AgentCore final : private GroupEvents {
 
   // Any thread.
   const WorkerInfo& self() const { return options_.self; }
+  // Of this worker, as the others know it: a new one after it was taken out of a dynamic group and
+  // has come back.
+  std::uint64_t incarnation() const { return reception_->incarnation; }
   CallResult<WorkerInfo> find(std::string_view name) const;
   CallResult<WorkerInfo> find(std::int64_t id) const;
   std::vector<WorkerInfo> workers() const;
@@ -122,6 +125,7 @@ class AgentCore final : private GroupEvents {
   std::unordered_map<std::uint64_t, std::unique_ptr<Incoming>> incoming_;
   std::uint64_t next_incoming_ = 0;
   std::unique_ptr<Group> group_;
+  std::string address_;  // by which this worker knows itself among the members
   Timer expiry_;
   Timer tick_;
 };

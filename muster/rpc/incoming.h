@@ -28,7 +28,7 @@ struct Reception {
   RequestHandler* handler = nullptr;
   std::string job;
   WorkerInfo self;
-  std::uint64_t incarnation = 0;
+  std::atomic<std::uint64_t> incarnation = 0;
   LinkOptions link;
   std::shared_ptr<const DeviceDirectory> devices;
   std::atomic<bool> is_open = true;            // once it is not, nothing is answered any more

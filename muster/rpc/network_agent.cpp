@@ -122,7 +122,7 @@ Result<> NetworkAgent::listen() {
 }
 
 Task<Result<std::unique_ptr<Stream>>> NetworkAgent::open_stream(Member member) {
-  if (member.incarnation == member_.incarnation) {
+  if (member.incarnation == core_.incarnation()) {
     int ends[2] = {-1, -1};
     if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
       co_return fail(ErrorKind::Unavailable, describe_errno(errno));
