@@ -472,7 +472,7 @@ TEST_P(AgentSimTest, TheSameSeedGivesTheSameRun) {
     world.settle();
     return std::pair(world.trace_hash(), world.ledger().success_count());
   };
-  for (const std::uint64_t seed : {3, 4}) EXPECT_EQ(run(seed), run(seed)) << "seed " << seed;
+  for (const std::uint64_t seed : {3U, 4U}) EXPECT_EQ(run(seed), run(seed)) << "seed " << seed;
   EXPECT_NE(run(3), run(4));
 }
 
