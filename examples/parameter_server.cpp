@@ -11,7 +11,7 @@
 // checks that the same has come out.
 
 #include "muster/base/random.h"
-#include "muster/rpc/rpc.h"
+#include "muster/rpc.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

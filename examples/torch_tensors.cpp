@@ -8,8 +8,8 @@
 // into which it was received. Both is checked whenever a tensor is sent, and a call with a tensor
 // that was copied fails.
 
+#include "muster/rpc.h"
 #include "muster/rpc/dlpack.h"
-#include "muster/rpc/rpc.h"
 
 #include <ATen/DLConvertor.h>
 #include <fmt/format.h>

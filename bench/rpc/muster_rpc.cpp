@@ -5,9 +5,9 @@
 // two find each other; the address is that of the store.
 #include "bench/rpc/program.h"
 #include "muster/net/tcp.h"
+#include "muster/rpc.h"
 #include "muster/rpc/network_agent.h"
 #include "muster/rpc/open_store.h"
-#include "muster/rpc/rpc.h"
 #include "tests/rpc/store_host.h"
 
 #include <fmt/format.h>

@@ -37,7 +37,7 @@ muster_rpc_peer(raw SOURCES rpc/raw_shm.cpp rpc/raw_tcp.cpp LIBS muster::base)
 
 # ---- Muster ----
 if(EXISTS "${CMAKE_CURRENT_SOURCE_DIR}/rpc/muster_rpc.cpp")
-  muster_rpc_peer(muster LIBS muster::rpc muster::store muster::net muster::wire muster::base)
+  muster_rpc_peer(muster LIBS muster::worker muster::rref muster::rpc muster::store muster::net muster::wire muster::base)
 endif()
 
 # Nobody compares instrumented programs.

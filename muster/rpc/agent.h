@@ -9,6 +9,7 @@
 #include "muster/rpc/call_error.h"
 #include "muster/rpc/calls.h"
 #include "muster/rpc/device_route.h"
+#include "muster/rpc/freight.h"
 #include "muster/rpc/future.h"
 #include "muster/rpc/message.h"
 #include "muster/rpc/retry_schedule.h"
@@ -63,6 +64,16 @@ class RequestHandler {
  public:
   virtual ~RequestHandler() = default;
   virtual void on_request(Request request) = 0;
+  // Another worker has died or left; `reason` names it.
+  virtual void on_worker_lost(const WorkerInfo& worker, const std::string& reason) {
+    (void)worker, (void)reason;
+  }
+  // A worker has come that was not here, or not as this process; also this worker itself, as a
+  // member of a group. `incarnation` tells processes with the same name apart; 0 in a group whose
+  // workers do not change.
+  virtual void on_worker_joined(const WorkerInfo& worker, std::uint64_t incarnation) {
+    (void)worker, (void)incarnation;
+  }
 };
 
 class Agent {
@@ -106,11 +117,21 @@ class Agent {
   virtual Pool& callbacks() = 0;
   virtual Calls& calls() = 0;
 
+  // What messages may carry; nothing: no references. Set before anybody calls with it, and there
+  // until the agent is gone.
+  References* references() const { return references_.get(); }
+  void set_references(std::shared_ptr<References> references) {
+    references_ = std::move(references);
+  }
+
   // Ends it: connections close, calls that wait fail. Does nothing the second time.
   virtual void shutdown() = 0;
 
   // The figures of §"Metrics" in docs/rpc.md, by name.
   virtual std::map<std::string, std::string> metrics() const = 0;
+
+ private:
+  std::shared_ptr<References> references_;
 };
 
 // The agent that rpc::call and the like use. Setting one when there is one fails, with Conflict.

@@ -8,9 +8,18 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 namespace muster::rpc {
+
+struct AgentCore::Departure {
+  std::shared_ptr<Outgoing> outgoing;
+  Message request;
+  Duration timeout;
+  TimePoint deadline;
+  std::unique_ptr<CallSink> sink;
+};
 
 AgentCore::AgentCore(CoreOptions options, Loop& loop, const Clock& clock, RequestHandler& handler)
     : options_(std::move(options)),
@@ -29,6 +38,10 @@ AgentCore::AgentCore(CoreOptions options, Loop& loop, const Clock& clock, Reques
   reception_->incarnation = options_.incarnation;
   reception_->link = options_.link;
   reception_->devices = options_.devices;
+  reception_->faults = options_.faults;
+  reception_->later = [this](Duration wait, std::function<void()> work) {
+    later(wait, std::move(work));
+  };
   around_.loop = &loop_;
   around_.calls = &calls_;
   around_.link = options_.link;
@@ -54,6 +67,7 @@ Task<Result<>> AgentCore::join(store::Store& store, GroupEntry entry) {
   if (!agreed) co_return fail(agreed.error());
   around_.job = reception_->job = agreed->value;
   address_ = entry.self.address;
+  is_static_ = entry.world_size.has_value();
   Result<std::unique_ptr<Group>> group;
   if (entry.world_size) {
     const std::int64_t size = *entry.world_size;
@@ -76,7 +90,21 @@ void AgentCore::accept(std::unique_ptr<Stream> stream, std::string where) {
 
 Task<Result<Member>> AgentCore::look_up(std::string name) {
   if (!group_) co_return fail(ErrorKind::Unavailable, "there is no group yet");
+  std::shared_ptr<Outgoing> known;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto worker = workers_.find(name);
+    if (worker != workers_.end()) known = worker->second;
+  }
   auto found = co_await group_->look_up(std::move(name));
+  if (!found || !known) co_return found;
+  const Member before = known->member();
+  if (before.incarnation != found->incarnation) {
+    tell_replaced(before.info);
+    std::vector<Member> came;
+    came.push_back(*found);
+    tell_joined(std::move(came));
+  }
   co_return found;
 }
 
@@ -84,15 +112,17 @@ Task<Result<Member>> AgentCore::look_up(std::string name) {
 
 void AgentCore::on_members(const std::vector<Member>& members) {
   options_.devices->update(device_rows(members));
+  bool has_come_back = false;
   for (const Member& member : members) {
     // The others ask for the incarnation that they know. By the name alone it would not do: another
     // process may have that after this one was taken out.
     if (member.info == self() && member.address == address_) {
-      reception_->incarnation = member.incarnation;
+      has_come_back = reception_->incarnation.exchange(member.incarnation) != member.incarnation;
     }
   }
   std::vector<std::shared_ptr<Outgoing>> gone;
   std::vector<std::pair<std::shared_ptr<Outgoing>, Member>> known;
+  std::vector<Member> came;
   {
     const std::lock_guard lock(mutex_);
     auto before = std::exchange(workers_, {});
@@ -107,17 +137,49 @@ void AgentCore::on_members(const std::vector<Member>& members) {
         known.emplace_back(outgoing, member);
       } else {
         outgoing = std::make_shared<Outgoing>(around_, options_.self, incarnation(), member);
+        came.push_back(member);
       }
       workers_.emplace(name, std::move(outgoing));
       names_[member.info.id()] = name;
     }
     for (auto& [name, outgoing] : before) gone.push_back(std::move(outgoing));
   }
-  for (const auto& [outgoing, member] : known) outgoing->update(member);
   for (const auto& outgoing : gone) {
     const WorkerInfo info = outgoing->member().info;
-    outgoing->close({CallErrorKind::Unreachable,
-                     peer_lost_text(info, "it has left the group", std::nullopt), "", true});
+    const std::string text = peer_lost_text(info, "it has left the group", std::nullopt);
+    tell_lost(info, text);
+    outgoing->close({CallErrorKind::Unreachable, text, "", true});
+  }
+  for (const auto& [outgoing, member] : known) {
+    const Member old = outgoing->member();
+    if (has_come_back) {
+      // The others have given up what this worker held, and it what they held.
+      tell_lost(old.info,
+                fmt::format("{} was taken out of the group meanwhile", self().describe()));
+      came.push_back(member);
+    } else if (old.incarnation != member.incarnation) {
+      tell_replaced(old.info);
+      came.push_back(member);
+    }
+    outgoing->update(member);
+  }
+  tell_joined(std::move(came));
+}
+
+void AgentCore::tell_lost(const WorkerInfo& worker, const std::string& text) {
+  if (worker != self()) reception_->handler->on_worker_lost(worker, text);
+}
+
+void AgentCore::tell_replaced(const WorkerInfo& worker) {
+  tell_lost(worker, peer_lost_text(worker, "another process has taken its place", std::nullopt));
+}
+
+void AgentCore::tell_joined(std::vector<Member> members) {
+  // This worker first: what it is decides how it sees the others.
+  std::stable_partition(members.begin(), members.end(),
+                        [this](const Member& member) { return member.info == self(); });
+  for (const Member& member : members) {
+    reception_->handler->on_worker_joined(member.info, is_static_ ? 0 : member.incarnation);
   }
 }
 
@@ -164,8 +226,87 @@ void AgentCore::submit(std::string_view to, Message request, std::optional<Durat
                                            unknown_destination_name_text(self(), to), "", false});
   }
   const TimePoint deadline = timeout ? clock_.now() + *timeout : kNever;
-  outgoing->submit(std::move(request), timeout.value_or(Duration::zero()), deadline,
-                   std::move(sink));
+  Departure call{std::move(outgoing), std::move(request), timeout.value_or(Duration::zero()),
+                 deadline, std::move(sink)};
+  if (options_.faults && go_wrong(call)) return;
+  call.outgoing->submit(std::move(call.request), call.timeout, call.deadline, std::move(call.sink));
+}
+
+// ---- what goes wrong on purpose -----------------------------------------------------------------
+
+// Tells the call that a program made how the one went that was sent in its place; or nobody.
+class AgentCore::RelaySink final : public CallSink {
+ public:
+  explicit RelaySink(std::optional<CallId> call) : call_(call) {}
+  void ended(CallResult<Message> outcome, Calls& calls) override {
+    if (call_ && outcome) {
+      outcome->id = *call_;
+      calls.responded(kNobody, std::move(*outcome));
+    } else if (call_) {
+      calls.withdraw(*call_, std::move(outcome.error()));
+    }
+    calls.finished();
+  }
+  // The connection of a call that was not handed to any.
+  static constexpr PeerId kNobody = 0;
+
+ private:
+  std::optional<CallId> call_;
+};
+
+bool AgentCore::go_wrong(Departure& call) {
+  const auto verdict = options_.faults->decide(call.request, call.outgoing->member().info.name());
+  if (!verdict) return false;
+  switch (verdict->action) {
+    case FaultAction::Fail:
+      calls_.refuse(std::move(call.sink),
+                    {CallErrorKind::Injected, injected_text(call.request), "", false});
+      return true;
+    case FaultAction::Drop: {
+      auto id = calls_.start({RelaySink::kNobody, call.deadline, call.timeout, {}}, call.sink);
+      if (!id) calls_.refuse(std::move(call.sink), std::move(id.error()));
+      return true;
+    }
+    case FaultAction::Delay:
+    case FaultAction::Reorder:
+      send_later(std::move(call), verdict->length);
+      return true;
+    case FaultAction::Duplicate: {
+      Message copy = call.request;
+      call.outgoing->submit(std::move(copy), Duration::zero(), kNever,
+                            std::make_unique<RelaySink>(std::nullopt));
+      return false;
+    }
+    case FaultAction::Corrupt:
+      call.request.payload[verdict->position] ^= 1;
+      return false;
+    case FaultAction::Disconnect:
+      call.outgoing->cut("it was cut on purpose");
+      return false;
+  }
+  return false;
+}
+
+void AgentCore::send_later(Departure call, Duration wait) {
+  // Its time runs meanwhile, and it is sent even if that is over.
+  auto id = calls_.start({RelaySink::kNobody, call.deadline, call.timeout, {}}, call.sink);
+  if (!id) return calls_.refuse(std::move(call.sink), std::move(id.error()));
+  auto shared = std::make_shared<Departure>(std::move(call));
+  later(wait, [shared, call_id = *id] {
+    shared->outgoing->submit(std::move(shared->request), Duration::zero(), kNever,
+                             std::make_unique<RelaySink>(call_id));
+  });
+}
+
+void AgentCore::later(Duration wait, std::function<void()> work) {
+  loop_.post([this, alive = std::weak_ptr<bool>(alive_), wait, work = std::move(work)] {
+    if (!alive.expired()) late_.start(run_later(loop_.now() + wait, work));
+  });
+}
+
+Task<void> AgentCore::run_later(TimePoint when, std::function<void()> work) {
+  co_await sleep_until(loop_, when);
+  work();
 }
 
 // ---- from time to time --------------------------------------------------------------------------
@@ -196,6 +337,7 @@ void AgentCore::stop_answering() { reception_->is_open = false; }
 
 void AgentCore::close(const CallError& reason) {
   stop_answering();
+  late_.cancel_all();
   std::map<std::string, std::shared_ptr<Outgoing>, std::less<>> workers;
   {
     const std::lock_guard lock(mutex_);

@@ -13,6 +13,7 @@
 #include "muster/rpc/agent.h"
 #include "muster/rpc/calls.h"
 #include "muster/rpc/device_route.h"
+#include "muster/rpc/faults.h"
 #include "muster/rpc/group.h"
 #include "muster/rpc/incoming.h"
 #include "muster/rpc/outgoing.h"
@@ -49,6 +50,7 @@ struct CoreOptions {
   // Bytes to that worker, by the best way there is.
   std::function<Task<Result<std::unique_ptr<Stream>>>(Member)> open_stream;
   std::shared_ptr<DeviceDirectory> devices;
+  std::shared_ptr<Faults> faults;  // nothing goes wrong on purpose if there are none
 };
 
 // How it joins its group.
@@ -105,7 +107,20 @@ class AgentCore final : private GroupEvents {
  private:
   void on_members(const std::vector<Member>& members) override;
   Task<Result<Member>> look_up(std::string name);
+  // To the handler.
+  void tell_lost(const WorkerInfo& worker, const std::string& text);
+  void tell_replaced(const WorkerInfo& worker);
+  void tell_joined(std::vector<Member> members);
   void look_after_all();
+
+  // A call on its way to one worker.
+  struct Departure;
+  class RelaySink;
+  // On purpose. Whether the call is dealt with.
+  bool go_wrong(Departure& call);
+  void send_later(Departure call, Duration wait);
+  void later(Duration wait, std::function<void()> work);
+  Task<void> run_later(TimePoint when, std::function<void()> work);
 
   const CoreOptions options_;
   Loop& loop_;
@@ -128,6 +143,8 @@ class AgentCore final : private GroupEvents {
   std::string address_;  // by which this worker knows itself among the members
   Timer expiry_;
   Timer tick_;
+  bool is_static_ = false;
+  TaskScope late_;  // what is sent later, on purpose
 };
 
 }  // namespace muster::rpc

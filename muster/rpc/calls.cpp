@@ -17,6 +17,7 @@ std::unique_ptr<Calls::Pending> Calls::owner_of(std::uint64_t token) {
 CallResult<CallId> Calls::start(const CallStart& call, std::unique_ptr<CallSink>& sink) {
   auto pending = std::make_unique<Pending>();
   const auto token = reinterpret_cast<std::uint64_t>(pending.get());
+  pending->connection = call.connection;
   pending->timeout = call.timeout;
   pending->carrier = call.carrier;
   std::unique_lock lock(mutex_);
@@ -42,8 +43,16 @@ void Calls::refuse(std::unique_ptr<CallSink> sink, CallError error) {
 bool Calls::responded(PeerId connection, Message response) {
   std::unique_lock lock(mutex_);
   const CallTable::Response found = table_.responded(response.id, connection);
+  if (found.answer == CallTable::Answer::Late) {
+    const auto late = late_.extract(response.id);
+    lock.unlock();
+    if (!late.empty() && response.type != MessageType::Exception) {
+      late.mapped()->sink->came_late(std::move(response));
+    }
+    return true;
+  }
   lock.unlock();
-  if (found.answer != CallTable::Answer::Live) return found.answer == CallTable::Answer::Late;
+  if (found.answer != CallTable::Answer::Live) return false;
   const auto pending = owner_of(found.token);
   if (response.type == MessageType::Exception) {
     pending->sink->ended(call_failed(decode_failure(response)), *this);
@@ -68,6 +77,7 @@ void Calls::withdraw(CallId id, CallError error) {
 void Calls::lost(PeerId connection, const CallError& error) {
   std::unique_lock lock(mutex_);
   const std::vector<EndedCall> ended = table_.lost(connection);
+  std::erase_if(late_, [&](const auto& one) { return one.second->connection == connection; });
   lock.unlock();
   for (const EndedCall& call : ended) owner_of(call.token)->sink->ended(call_failed(error), *this);
 }
@@ -79,10 +89,19 @@ TimePoint Calls::expire(TimePoint now) {
   const TimePoint next = armed_;
   lock.unlock();
   for (const EndedCall& call : ended) {
-    const auto pending = owner_of(call.token);
+    auto pending = owner_of(call.token);
     if (const auto carrier = pending->carrier.lock()) carrier->timed_out(call.id);
-    pending->sink->ended(
-        call_failed({CallErrorKind::Timeout, timeout_text(pending->timeout), "", true}), *this);
+    CallSink& sink = *pending->sink;
+    const CallError error{CallErrorKind::Timeout, timeout_text(pending->timeout), "", true};
+    if (!sink.wants_late_answer()) {
+      sink.ended(call_failed(error), *this);
+      continue;
+    }
+    sink.ended(call_failed(error), *this);
+    lock.lock();
+    // Its answer may have come, or its connection ended, meanwhile.
+    if (table_.is_late(call.id)) late_.emplace(call.id, std::move(pending));
+    lock.unlock();
   }
   return next;
 }
@@ -91,6 +110,8 @@ void Calls::close(const CallError& error) {
   std::unique_lock lock(mutex_);
   closed_ = error;
   const std::vector<EndedCall> ended = table_.clear();
+  const auto late = std::move(late_);
+  late_.clear();
   lock.unlock();
   for (const EndedCall& call : ended) owner_of(call.token)->sink->ended(call_failed(error), *this);
 }

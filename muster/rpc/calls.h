@@ -19,7 +19,10 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <type_traits>
+#include <unordered_map>
 #include <utility>
+#include <vector>
 
 namespace muster::rpc {
 
@@ -33,6 +36,10 @@ class CallSink {
   // Before anything else: who can help a thread that waits for this call.
   virtual void set_helper(std::weak_ptr<internal::Helper> helper) { (void)helper; }
   virtual void ended(CallResult<Message> outcome, Calls& calls) = 0;
+  // Whether an answer that comes after the time of the call must still be looked at, since it may
+  // carry what somebody has to release; and the answer.
+  virtual bool wants_late_answer() const { return false; }
+  virtual void came_late(Message response) { (void)response; }
 };
 
 // Who carries a call, and may tell the other side that nobody waits for it any more.
@@ -93,6 +100,7 @@ class Calls {
  private:
   struct Pending {
     std::unique_ptr<CallSink> sink;
+    PeerId connection = 0;
     Duration timeout = Duration::zero();
     std::weak_ptr<CallCarrier> carrier;
   };
@@ -101,6 +109,9 @@ class Calls {
   std::function<void()> earlier_deadline_;
   std::mutex mutex_;
   CallTable table_;
+  // Those whose time was over and that want their answers; until these come, or the connection
+  // ends.
+  std::unordered_map<CallId, std::unique_ptr<Pending>> late_;
   TimePoint armed_ = kNever;  // when `expire` is called next
   std::optional<CallError> closed_;
   std::atomic<std::int64_t> active_count_ = 0;
@@ -112,6 +123,16 @@ class Calls {
 // What an EXCEPTION carries, and back.
 std::string encode_failure(std::string_view type, std::string_view text);
 CallError decode_failure(const Message& message);
+
+// Whether values of the type can have references in them; true for what is not known here.
+template <typename T>
+inline constexpr bool kMayCarryReferences = std::is_class_v<T>;
+template <>
+inline constexpr bool kMayCarryReferences<std::string> = false;
+template <>
+inline constexpr bool kMayCarryReferences<Message> = false;
+template <typename T>
+inline constexpr bool kMayCarryReferences<std::vector<T>> = kMayCarryReferences<T>;
 
 // Makes a value of the response and completes a promise with it. `decode` must not throw.
 template <typename T, typename Decode>
@@ -125,6 +146,9 @@ class PromiseSink final : public CallSink {
   void ended(CallResult<Message> outcome, Calls& calls) override {
     promise_.set_on(callbacks_, decode_(std::move(outcome)), [&calls] { calls.finished(); });
   }
+  bool wants_late_answer() const override { return kMayCarryReferences<T>; }
+  // Nobody wants the value; but what it refers to must hear of that.
+  void came_late(Message response) override { (void)decode_(std::move(response)); }
 
  private:
   Promise<T> promise_;

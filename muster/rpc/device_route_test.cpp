@@ -30,7 +30,7 @@ Result<Tensor> sent(const Tensor& tensor, const DeviceRoute& route, DeviceSuppor
   writer.set_route(route);
   writer.write(tensor);
   if (auto written = writer.finish(); !written) return fail(written.error());
-  return decode<Tensor>(writer.control(), writer.buffers(), receiver);
+  return decode<Tensor>(writer.control(), writer.buffers(), {.device_support = receiver});
 }
 
 ::testing::AssertionResult has_failed(const Result<Tensor>& outcome, std::string_view part) {
@@ -173,14 +173,14 @@ TEST(DeviceRouteTest, RefusesDevicesFromTheWireThatAreNoAccelerators) {
   writer.write(*Tensor::from(Numbers{1}, {1}));
   // One byte of the type, four of the kind, four of the index.
   const std::string good(writer.control());
-  ASSERT_TRUE(decode<Tensor>(good, {}, &there));
+  ASSERT_TRUE(decode<Tensor>(good, {}, {.device_support = &there}));
   for (const auto& [place, byte] : {std::pair<std::size_t, char>{1, 1}, {1, 3}, {8, '\xff'}}) {
     std::string bad = good;
     bad[place] = byte;
-    EXPECT_TRUE(has_failed(decode<Tensor>(bad, {}, &there), "no accelerator"));
+    EXPECT_TRUE(has_failed(decode<Tensor>(bad, {}, {.device_support = &there}), "no accelerator"));
   }
   for (std::size_t size = 0; size < good.size(); ++size) {
-    EXPECT_FALSE(decode<Tensor>(good.substr(0, size), {}, &there)) << size;
+    EXPECT_FALSE(decode<Tensor>(good.substr(0, size), {}, {.device_support = &there})) << size;
   }
 }
 

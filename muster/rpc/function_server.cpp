@@ -2,8 +2,11 @@
 
 #include "muster/rpc/texts.h"
 
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 
 namespace muster::rpc {
 namespace {
@@ -18,20 +21,32 @@ const WorkerInfo* caller() { return current_caller; }
 
 bool is_cancelled() { return current_responder != nullptr && current_responder->is_cancelled(); }
 
+DeviceRoute response_route(const Request& request) {
+  const std::string_view peer = request.from->name();
+  const DeviceDirectory* const devices = request.responder.devices();
+  if (devices != nullptr) return devices->response_to(peer);
+  return {.direction = DeviceRoute::Direction::Response, .peer = peer};
+}
+
 // One call while it is served; ends with its answer.
-class FunctionServer::Call final : public ReplySink {
+class FunctionServer::Call final : public ReplySink, private Freight {
  public:
   Call(FunctionServer& server, Request request)
-      : server_(server),
+      : Freight(server.references_.get()),
+        server_(server),
+        references_(server.references_),
         asynchronous_count_(server.asynchronous_count_),
         request_(std::move(request)),
-        reader_(payload(), request_.message.buffers) {
+        reader_(payload(), request_.message.buffers),
+        result_(*this) {
+    reader_.set_freight(this);
     const DeviceDirectory* const devices = request_.responder.devices();
     if (devices != nullptr) reader_.set_device_support(devices->support().get());
   }
 
   // Finds the function. Nothing, and the call is answered, if it cannot be called.
   const Function* find() {
+    if (request_.message.type == MessageType::ScriptRemoteCall && !read_reference()) return nullptr;
     const auto name = reader_.read<std::string_view>();
     const auto hash = reader_.read<std::uint64_t>();
     if (!reader_.ok()) {
@@ -51,37 +66,98 @@ class FunctionServer::Call final : public ReplySink {
   }
 
   void run(const Function& function) {
-    // Kept by this call, which may be gone when the function returns.
-    const std::shared_ptr<const WorkerInfo> from = request_.from;
-    const WorkerInfo* const outer = std::exchange(current_caller, from.get());
-    const Responder* const outer_responder = std::exchange(current_responder, &request_.responder);
     is_asynchronous_ = function.is_asynchronous();
     if (is_asynchronous_) ++*asynchronous_count_;
-    function.invoke(reader_, Reply(*this));
-    current_caller = outer;
-    current_responder = outer_responder;
+    as_callee([&] { function.invoke(reader_, Reply(*this)); });
   }
 
   void succeed(Writer&& result) override {
     Message response{MessageType::ScriptRet, kNoMessageId, result.take_control(), {}};
     response.buffers = result.take_buffers();
+    const auto given = std::move(result_.forks);
+    // Whoever does not wait any more will not look at what it was given.
+    const bool is_unwanted = !given.empty() && request_.responder.is_cancelled();
+    const auto references = references_;
     end().respond(std::move(response));
+    if (is_unwanted) references->maybe_sent(given);
   }
-  void fail(Failure failure) override { end().fail(failure.type, failure.text); }
-  DeviceRoute route() const override {
-    const std::string_view peer = request_.from->name();
-    const DeviceDirectory* const devices = request_.responder.devices();
-    if (devices != nullptr) return devices->response_to(peer);
-    return {.direction = DeviceRoute::Direction::Response, .peer = peer};
+  void fail(Failure failure) override {
+    take_back();
+    if (!reference_) return end().fail(failure.type, failure.text);
+    end_creation(call_failed(
+        {CallErrorKind::Remote, std::move(failure.text), std::move(failure.type), true}));
   }
+  bool keeps_result() const override { return reference_.has_value(); }
+  void keep(std::shared_ptr<Object> result) override { end_creation(std::move(result)); }
+  Freight* freight() override { return &result_; }
+  DeviceRoute route() const override { return response_route(request_); }
 
  private:
+  struct Reference {
+    std::uint64_t rref = 0;
+    std::uint64_t fork = 0;
+  };
+  // Of the response.
+  class ResultFreight final : public Freight {
+   public:
+    explicit ResultFreight(Call& call) : Freight(call.references_.get()), call_(call) {}
+    CallResult<std::int16_t> peer() override { return call_.request_.from->id(); }
+
+   private:
+    Call& call_;
+  };
+
   std::string_view payload() const { return request_.message.payload; }
 
-  void refuse(std::string_view text) {
-    const std::string whole = error_on_node_text(server_.id_, text);
-    end().fail("", whole);
+  CallResult<std::int16_t> peer() override { return request_.from->id(); }
+  void resume(std::function<void()> work) override {
+    const auto run_it = [this, work = std::move(work)] { as_callee(work); };
+    // A pool that has been stopped takes no more, and drops the work, which answers.
+    (void)server_.pool_.post(run_it);
   }
+
+  // Runs what belongs to the function. This call may be gone when it returns.
+  void as_callee(const std::function<void()>& work) {
+    const std::shared_ptr<const WorkerInfo> from = request_.from;
+    const WorkerInfo* const outer = std::exchange(current_caller, from.get());
+    const Responder* const outer_responder = std::exchange(current_responder, &request_.responder);
+    work();
+    current_caller = outer;
+    current_responder = outer_responder;
+  }
+
+  bool read_reference() {
+    Reference reference;
+    reader_.read(reference.rref, reference.fork);
+    if (!reader_.ok() || !references_) {
+      refuse(references_ ? "the call cannot be read" : "this worker keeps no references");
+      return false;
+    }
+    const auto begun =
+        references_->begin_creation(reference.rref, reference.fork, request_.from->id());
+    if (!begun) {
+      refuse(begun.error().message);
+      return false;
+    }
+    reference_ = reference;
+    return true;
+  }
+  void end_creation(CallResult<std::shared_ptr<Object>> outcome) {
+    const Reference reference = *reference_;
+    const auto references = references_;
+    Writer ids;
+    ids.write(reference.rref, reference.fork);
+    Responder responder = end();
+    references->end_creation(reference.rref, std::move(outcome));
+    responder.respond({MessageType::RemoteRet, kNoMessageId, ids.take_control(), {}});
+  }
+  // The result was written, but is not sent.
+  void take_back() {
+    if (!result_.forks.empty()) references_->not_sent(std::exchange(result_.forks, {}));
+  }
+
+  // A call that cannot be run; if its result was to stay here, that is the error in the reference.
+  void refuse(std::string_view text) { fail({"", error_on_node_text(server_.id_, text)}); }
   Responder end() {
     if (current_responder == &request_.responder) current_responder = nullptr;
     if (is_asynchronous_) --*asynchronous_count_;
@@ -90,21 +166,33 @@ class FunctionServer::Call final : public ReplySink {
   }
 
   FunctionServer& server_;  // until the function runs
+  const std::shared_ptr<References> references_;
   const std::shared_ptr<std::atomic<std::int64_t>> asynchronous_count_;
   Request request_;
   Reader reader_;
+  ResultFreight result_;
+  std::optional<Reference> reference_;  // of a result that stays here
   bool is_asynchronous_ = false;
 };
 
 FunctionServer::FunctionServer(const Functions& functions, std::size_t thread_count,
-                               std::int16_t id)
-    : functions_(functions), id_(id), pool_("rpc-worker", thread_count) {}
+                               std::int16_t id, std::shared_ptr<References> references)
+    : functions_(functions),
+      id_(id),
+      references_(std::move(references)),
+      pool_("rpc-worker", thread_count) {}
 
 void FunctionServer::on_request(Request request) {
-  if (request.message.type != MessageType::ScriptCall) {
-    const std::string text = not_supported_text(request.message.type);
-    return request.responder.fail("", error_on_node_text(id_, text));
+  const MessageType type = request.message.type;
+  if (type == MessageType::ScriptCall || type == MessageType::ScriptRemoteCall) {
+    return serve_call(std::move(request));
   }
+  if (references_ && references_->serve(request)) return;
+  const std::string text = not_supported_text(type);
+  request.responder.fail("", error_on_node_text(id_, text));
+}
+
+void FunctionServer::serve_call(Request request) {
   auto* const call = new Call(*this, std::move(request));  // deletes itself
   const Function* const function = call->find();
   if (function == nullptr) return;
@@ -112,6 +200,14 @@ void FunctionServer::on_request(Request request) {
   if (!pool_.post([call, function] { call->run(*function); })) {
     call->fail({"", "this worker is stopping"});
   }
+}
+
+void FunctionServer::on_worker_lost(const WorkerInfo& worker, const std::string& reason) {
+  if (references_) references_->worker_lost(worker.id(), reason);
+}
+
+void FunctionServer::on_worker_joined(const WorkerInfo& worker, std::uint64_t incarnation) {
+  if (references_) references_->worker_joined(worker.id(), incarnation);
 }
 
 }  // namespace muster::rpc

@@ -1,7 +1,8 @@
-// FunctionServer: serves calls of native functions (SCRIPT_CALL).
+// FunctionServer: serves calls of native functions: SCRIPT_CALL, and SCRIPT_REMOTE_CALL, whose
+// result stays here.
 //
-// Inline functions run where the request was read, the others on a pool. Everything else that comes
-// is answered with an error.
+// Inline functions run where the request was read, the others on a pool. What is about references
+// is handed to whoever keeps them. Everything else that comes is answered with an error.
 #pragma once
 
 #include "muster/rpc/agent.h"
@@ -21,9 +22,13 @@ namespace muster::rpc {
 class FunctionServer final : public RequestHandler {
  public:
   // `id` is this worker's, for texts. Requires: `functions` outlives it.
-  FunctionServer(const Functions& functions, std::size_t thread_count, std::int16_t id);
+  // `references`: of the agent that it serves; nothing: there are none.
+  FunctionServer(const Functions& functions, std::size_t thread_count, std::int16_t id,
+                 std::shared_ptr<References> references = nullptr);
 
   void on_request(Request request) override;
+  void on_worker_lost(const WorkerInfo& worker, const std::string& reason) override;
+  void on_worker_joined(const WorkerInfo& worker, std::uint64_t incarnation) override;
   // Finishes what runs. After the agent was shut down.
   void stop() { pool_.stop(); }
 
@@ -35,13 +40,19 @@ class FunctionServer final : public RequestHandler {
  private:
   class Call;
 
+  void serve_call(Request request);
+
   const Functions& functions_;
   const std::int16_t id_;
+  const std::shared_ptr<References> references_;
   // Also of the calls, the last of which may be answered when the server is gone.
   const std::shared_ptr<std::atomic<std::int64_t>> asynchronous_count_ =
       std::make_shared<std::atomic<std::int64_t>>(0);
   Pool pool_;
 };
+
+// Where the tensors of the answer go.
+DeviceRoute response_route(const Request& request);
 
 // Who called the function that this thread runs. Nothing outside of one.
 const WorkerInfo* caller();
@@ -49,35 +60,59 @@ const WorkerInfo* caller();
 // or it is gone. For functions that take long; nobody is ever stopped.
 bool is_cancelled();
 
+// What is known of a request before its function and its arguments are written.
+struct Envelope {
+  MessageType type = MessageType::ScriptCall;
+  std::string head{};                    // what is before them in the message
+  Freight* freight = nullptr;            // nothing: it carries no references
+  const DeviceRoute* devices = nullptr;  // nothing: its tensors are those of the CPU
+};
+
 // The request that calls a function; the arguments as the callee's signature has them.
 template <typename F, typename... Args>
-Result<Message> encode_call(const DeviceRoute& route, std::string_view name, Args&&... args) {
-  Writer writer;
-  writer.set_route(route);
+Result<Message> encode_call(Envelope envelope, std::string_view name, Args&&... args) {
+  Writer writer(std::move(envelope.head));
+  writer.set_freight(envelope.freight);
+  if (envelope.devices != nullptr) writer.set_route(*envelope.devices);
   writer.write(name, signature_hash<F>());
   writer.write(std::forward<Args>(args)...);
   if (auto written = writer.finish(); !written) return fail(written.error());
-  Message message{MessageType::ScriptCall, kNoMessageId, writer.take_control(), {}};
+  Message message{envelope.type, kNoMessageId, writer.take_control(), {}};
   message.buffers = writer.take_buffers();
   return message;
 }
+// Of a response: what is read from it needs nobody at the other end.
+class ResponseFreight final : public Freight {
+ public:
+  using Freight::Freight;
+  CallResult<std::int16_t> peer() override {
+    return call_failed({CallErrorKind::Rejected, "a response goes nowhere", "", false});
+  }
+};
 
-// Likewise, with tensors of the CPU alone.
+// Likewise, with tensors of the CPU alone and without references.
 template <typename F, typename... Args>
 Result<Message> encode_call(std::string_view name, Args&&... args) {
-  return encode_call<F>(DeviceRoute{}, name, std::forward<Args>(args)...);
+  return encode_call<F>(Envelope{}, name, std::forward<Args>(args)...);
 }
+
+// What is needed to read a response.
+struct ResponseContext {
+  References* references = nullptr;
+  DeviceSupport* device_support = nullptr;
+};
 
 // What a call came to. Throws nothing.
 template <typename T>
-CallResult<T> decode_response(CallResult<Message> outcome,
-                              DeviceSupport* device_support = nullptr) {
+CallResult<T> decode_response(CallResult<Message> outcome, const ResponseContext& context = {},
+                              MessageType expected = MessageType::ScriptRet) {
   if (!outcome) return call_failed(std::move(outcome.error()));
-  if (outcome->type != MessageType::ScriptRet) {
+  if (outcome->type != expected) {
     return call_failed({CallErrorKind::Remote,
                         "it answered with a message of type " + name_of(outcome->type), "", true});
   }
-  auto value = decode<T>(outcome->payload, outcome->buffers, device_support);
+  ResponseFreight freight(context.references);
+  auto value = decode<T>(outcome->payload, outcome->buffers, {&freight, context.device_support});
   if (!value) {
     return call_failed(
         {CallErrorKind::Remote, "its answer cannot be read: " + value.error().message, "", true});

@@ -20,7 +20,9 @@
 #include "muster/base/assert.h"
 #include "muster/base/error.h"
 #include "muster/rpc/device_route.h"
+#include "muster/rpc/freight.h"
 #include "muster/rpc/future.h"
+#include "muster/rpc/object.h"
 #include "muster/rpc/value.h"
 
 #include <atomic>
@@ -69,6 +71,11 @@ class ReplySink {
   // None of these throws.
   virtual void succeed(Writer&& result) = 0;
   virtual void fail(Failure failure) = 0;
+  // Whether the result stays here; it is then given to `keep` instead of `succeed`.
+  virtual bool keeps_result() const { return false; }
+  virtual void keep(std::shared_ptr<Object> result) { (void)result; }
+  // Of the message with the result.
+  virtual Freight* freight() { return nullptr; }
   // Where the tensors of the result go; good until it is answered.
   virtual DeviceRoute route() const { return {.direction = DeviceRoute::Direction::Response}; }
 
@@ -95,7 +102,10 @@ class [[nodiscard]] Reply {
   // Encodes the value; a value that cannot be sent fails the call.
   template <typename T>
   void succeed_with(T&& value);
-  void succeed_with_nothing() { succeed(Writer()); }
+  void succeed_with_nothing() {
+    if (sink_->keeps_result()) return take().keep(std::make_shared<TypedObject<void>>());
+    succeed(Writer());
+  }
 
  private:
   ReplySink& take() {
@@ -111,16 +121,31 @@ class [[nodiscard]] Reply {
 template <typename T>
 void Reply::succeed_with(T&& value) {
   MUSTER_ASSERT(sink_ != nullptr);
+  using Value = std::remove_cvref_t<T>;
   const DeviceRoute route = sink_->route();
-  Writer writer;
-  writer.set_route(route);
   std::optional<Failure> failure;
+  Writer writer;
+  std::shared_ptr<Object> kept;
   try {
-    writer.write(std::forward<T>(value));
+    if constexpr (std::same_as<Value, std::string_view>) {
+      if (sink_->keeps_result()) return succeed_with(std::string(value));
+    } else {
+      if (sink_->keeps_result())
+        kept = std::make_shared<TypedObject<Value>>(std::forward<T>(value));
+    }
+    writer.set_freight(sink_->freight());
+    writer.set_route(route);
+    if (kept) {
+    } else if constexpr (Encodable<T>) {
+      writer.write(std::forward<T>(value));
+    } else {
+      writer.fail("the result is of a type that is never sent; call the function with `remote`");
+    }
   } catch (...) {
     failure = describe_current_exception();
   }
   if (failure) return fail(std::move(*failure));
+  if (kept) return take().keep(std::move(kept));
   finish(std::move(writer));
 }
 
@@ -254,7 +279,7 @@ concept Callable = requires {
 
 // A std::span would be lent, and nobody knows for how long; a std::string_view is copied.
 template <typename T>
-concept SendableResult = std::is_void_v<T> ||
+concept SendableResult = std::is_void_v<T> || kIsObject<T> ||
     (Encodable<T> && !std::is_reference_v<T> && (!kIsView<T> || std::same_as<T, std::string_view>));
 
 template <typename F>
@@ -289,7 +314,23 @@ class TypedFunction final : public Function {
       if (auto finished = arguments.finish(); !finished) {
         return refuse(finished.error(), std::move(reply));
       }
-      constexpr auto kIndices = std::make_index_sequence<std::tuple_size_v<Values>>();
+      Freight* const freight = arguments.freight();
+      if (freight != nullptr && !freight->forks.empty()) {
+        return call_later(*freight, std::move(values), std::move(reply));
+      }
+      return call_and_answer(values, std::move(reply));
+    } catch (...) {
+      failure = describe_current_exception();
+    }
+    reply.fail(std::move(*failure));
+  }
+
+ private:
+  // Throws nothing.
+  void call_and_answer(Values& values, Reply reply) const {
+    std::optional<Failure> failure;
+    constexpr auto kIndices = std::make_index_sequence<std::tuple_size_v<Values>>();
+    try {
       if constexpr (std::is_void_v<Return>) {
         call(values, kIndices);
       } else {
@@ -304,7 +345,22 @@ class TypedFunction final : public Function {
     reply.succeed_with_nothing();
   }
 
- private:
+  // When the references among the arguments may be used. What views point into is there until the
+  // call is answered, and the freight with it.
+  void call_later(Freight& freight, Values values, Reply reply) const {
+    struct Waiting {
+      Values values;
+      Reply reply;
+    };
+    auto waiting = std::make_shared<Waiting>(Waiting{std::move(values), std::move(reply)});
+    const auto forks = std::move(freight.forks);
+    freight.references()->when_confirmed(forks, [this, &freight, waiting](const CallError* error) {
+      if (error != nullptr) return waiting->reply.fail({error->type, error->message});
+      freight.resume(
+          [this, waiting] { call_and_answer(waiting->values, std::move(waiting->reply)); });
+    });
+  }
+
   template <std::size_t... indices>
   Return call([[maybe_unused]] Values& values, std::index_sequence<indices...>) const {
     using Parameters = typename Types::Parameters;

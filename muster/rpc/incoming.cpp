@@ -69,18 +69,50 @@ class Incoming::Back final : public Responder::Back {
                 reception_->self.describe(), from_->describe());
       return;
     }
-    auto sent = link_->send(std::move(response));
-    if (sent) return;
-    // An answer that cannot be sent is not left out: its caller would wait for nothing.
-    if (sent.error().kind != ErrorKind::Invalid) return link_->give_up(sent.error().message);
-    // It does not fit into a frame, but this does.
-    Message refused{MessageType::Exception, id_, encode_failure("", sent.error().message), {}};
-    [[maybe_unused]] const auto told = link_->send(std::move(refused));
+    if (reception_->faults && go_wrong(response)) return;
+    send(*link_, std::move(response));
   }
   bool is_cancelled() const override { return link_->is_lost() || cancelled_->contains(id_); }
   const DeviceDirectory* devices() const override { return reception_->devices.get(); }
 
  private:
+  static void send(Link& link, Message response) {
+    const std::int64_t id = response.id;
+    auto sent = link.send(std::move(response));
+    if (sent) return;
+    // An answer that cannot be sent is not left out: its caller would wait for nothing.
+    if (sent.error().kind != ErrorKind::Invalid) return link.give_up(sent.error().message);
+    // It does not fit into a frame, but this does.
+    Message refused{MessageType::Exception, id, encode_failure("", sent.error().message), {}};
+    [[maybe_unused]] const auto told = link.send(std::move(refused));
+  }
+
+  // On purpose. Whether the response is dealt with.
+  bool go_wrong(Message& response) {
+    const auto verdict = reception_->faults->decide(response, from_->name());
+    if (!verdict) return false;
+    switch (verdict->action) {
+      case FaultAction::Drop:
+        return true;
+      case FaultAction::Delay:
+      case FaultAction::Reorder: {
+        auto late = std::make_shared<Message>(std::move(response));
+        reception_->later(verdict->length, [link = link_, late] { send(*link, std::move(*late)); });
+        return true;
+      }
+      case FaultAction::Corrupt:
+        response.payload[verdict->position] ^= 1;
+        return false;
+      case FaultAction::Disconnect:
+        link_->give_up("it was cut on purpose");
+        return true;
+      case FaultAction::Fail:
+      case FaultAction::Duplicate:
+        break;  // only for requests
+    }
+    return false;
+  }
+
   std::shared_ptr<Reception> reception_;
   std::shared_ptr<Link> link_;
   std::shared_ptr<const WorkerInfo> from_;

@@ -6,6 +6,7 @@
 
 #include "muster/base/clock.h"
 #include "muster/rpc/agent.h"
+#include "muster/rpc/faults.h"
 #include "muster/rpc/hello.h"
 #include "muster/rpc/link.h"
 
@@ -31,6 +32,9 @@ struct Reception {
   std::atomic<std::uint64_t> incarnation = 0;
   LinkOptions link;
   std::shared_ptr<const DeviceDirectory> devices;
+  std::shared_ptr<Faults> faults;  // nothing goes wrong on purpose if there are none
+  // Calls that on the loop, after a while, if there still is an agent. Any thread.
+  std::function<void(Duration, std::function<void()>)> later;
   std::atomic<bool> is_open = true;            // once it is not, nothing is answered any more
   std::atomic<std::int64_t> active_count = 0;  // requests that are not answered
 };

@@ -44,6 +44,7 @@ CoreOptions NetworkAgent::core_options() {
   if (options_.spins) core.link.hot = &hot_;
   core.link.watch = watch_by(loop_);
   core.open_stream = [this](Member member) { return open_stream(std::move(member)); };
+  if (options_.faults) core.faults = std::make_shared<Faults>(*options_.faults);
   core.devices = std::make_shared<DeviceDirectory>(options_.self.name(), options_.device_support);
   return core;
 }

@@ -11,6 +11,7 @@
 #include "muster/net/transport.h"
 #include "muster/rpc/agent.h"
 #include "muster/rpc/agent_core.h"
+#include "muster/rpc/faults.h"
 #include "muster/rpc/group.h"
 #include "muster/rpc/hot_links.h"
 #include "muster/rpc/local_meeting.h"
@@ -58,6 +59,7 @@ struct AgentOptions {
   FrameLimits limits;
   std::size_t queue_bytes_max = std::size_t{256} << 20U;
   GroupOptions group;
+  std::optional<FaultOptions> faults;  // nothing: nothing goes wrong on purpose
 };
 
 // Opens the store through which the workers find each other, on the agent's loop; what is in it is

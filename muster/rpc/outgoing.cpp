@@ -312,6 +312,13 @@ void Outgoing::update(const Member& member) {
   if (old) old->give_up("it was started again");
 }
 
+void Outgoing::cut(std::string reason) {
+  std::unique_lock lock(mutex_);
+  const std::shared_ptr<Link> link = link_;
+  lock.unlock();
+  if (link) link->give_up(std::move(reason));
+}
+
 void Outgoing::look_after(TimePoint now, Duration silence_max) {
   std::shared_ptr<Link> link;
   {

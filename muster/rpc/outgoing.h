@@ -63,6 +63,8 @@ class Outgoing final : public LinkEvents,
 
   // It was started again somewhere else, or is the same.
   void update(const Member& member);
+  // Cuts the connection, if there is one. Any thread.
+  void cut(std::string reason);
   // Once a while: sends a sign of life, and gives up on a peer that gave none for `silence_max`.
   void look_after(TimePoint now, Duration silence_max);
   // Fails what waits. Nothing happens afterwards.

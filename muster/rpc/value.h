@@ -37,6 +37,7 @@
 #include <string>
 #include <string_view>
 #include <type_traits>
+#include <typeinfo>
 #include <utility>
 #include <vector>
 
@@ -46,6 +47,7 @@ inline constexpr std::size_t kOutOfBandBytesMin = 8192;
 // How deep structures that contain themselves may be nested; the stack of a thread is small.
 inline constexpr std::size_t kDepthMax = 100;
 
+class Freight;
 class Writer;
 class Reader;
 class Signature;
@@ -80,7 +82,13 @@ class Writer {
   explicit Writer(Lend lend = Lend::Nothing) : lend_(lend) { control_.resize(control_.capacity()); }
   // Writes behind `head`.
   explicit Writer(std::string head, Lend lend = Lend::Nothing)
-      : control_(std::move(head)), used_(control_.size()), lend_(lend) {}
+      : control_(std::move(head)), used_(control_.size()), lend_(lend) {
+    control_.resize(control_.capacity());
+  }
+
+  // What else the message carries (freight.h); nothing unless it was set.
+  Freight* freight() const { return freight_; }
+  void set_freight(Freight* freight) { freight_ = freight; }
 
   // Large values that are moved in are not copied.
   template <typename... T>
@@ -176,6 +184,7 @@ class Writer {
   std::vector<Buffer> buffers_;
   std::string error_;
   std::size_t depth_ = 0;
+  Freight* freight_ = nullptr;
   Lend lend_ = Lend::Nothing;
   const DeviceRoute* route_ = nullptr;
 };
@@ -193,6 +202,10 @@ class Reader {
         next_(control.data()),
         end_(control.data() + control.size()),
         buffers_(buffers) {}
+
+  // As for a Writer.
+  Freight* freight() const { return freight_; }
+  void set_freight(Freight* freight) { freight_ = freight; }
 
   template <typename... T>
   void read(T&... values) {
@@ -282,8 +295,13 @@ class Reader {
   const char* problem_ = nullptr;
   std::string problem_text_;  // what `problem_` points to, where it is no literal
   std::size_t problem_position_ = 0;
+  Freight* freight_ = nullptr;
   DeviceSupport* device_support_ = nullptr;
 };
+
+// Whether a T stays on the worker that made it and is only referred to: see object.h.
+template <typename T>
+inline constexpr bool kIsObject = false;
 
 // The text of a type, e.g. "vec<f64>". Structures are spelt by their fields, since names differ
 // between programs; "^1" is the structure around it, "^2" the one around that.
@@ -293,9 +311,13 @@ class Signature {
 
   template <typename T>
   void append() {
-    static_assert(Encodable<T> || Decodable<T> || std::is_void_v<T>, "this type cannot be sent");
+    static_assert(Encodable<T> || Decodable<T> || std::is_void_v<T> || kIsObject<T>,
+                  "this type cannot be sent");
     if constexpr (std::is_void_v<T>) {
       append_text("void");
+    } else if constexpr (kIsObject<T>) {
+      append_text("object ");
+      append_text(typeid(T).name());
     } else if constexpr (Encodable<T> || Decodable<T>) {
       Codec<std::remove_cvref_t<T>>::sign(*this);
     }
@@ -380,13 +402,20 @@ inline constexpr bool kIsView<std::array<T, size>> = kIsView<T>;
 template <template <typename...> typename Template, typename... Args>
 inline constexpr bool kIsView<Template<Args...>> = (kIsView<Args> || ...);
 
+// What a message is read with beside its bytes.
+struct MessageContext {
+  Freight* freight = nullptr;
+  DeviceSupport* device_support = nullptr;
+};
+
 // One value that is all of a message.
 template <typename T>
 Result<T> decode(std::string_view control, std::span<const Buffer> buffers = {},
-                 DeviceSupport* device_support = nullptr) {
+                 const MessageContext& context = {}) {
   static_assert(!kIsView<T>, "a view would outlive the message; receive what owns its memory");
   Reader reader(control, buffers);
-  reader.set_device_support(device_support);
+  reader.set_freight(context.freight);
+  reader.set_device_support(context.device_support);
   if constexpr (std::is_void_v<T>) {
     return reader.finish();
   } else {

@@ -19,6 +19,10 @@ void EndedIds::remember(GlobalId id, How how) {
 
 void EndedIds::forget(GlobalId id) { by_id_.erase(id); }
 
+void EndedIds::forget_all_of(WorkerId worker) {
+  erase_if(by_id_, [worker](const auto& one) { return one.first.created_on() == worker; });
+}
+
 std::optional<EndedIds::How> EndedIds::find(GlobalId id) const {
   const auto found = by_id_.find(id);
   if (found == by_id_.end()) return std::nullopt;

@@ -35,6 +35,8 @@ class EndedIds {
   void remember(GlobalId id, How how);
   // It lives again: an owner shares a value that nobody else had any more.
   void forget(GlobalId id);
+  // All that a worker drew: another process will draw the same.
+  void forget_all_of(WorkerId worker);
   std::optional<How> find(GlobalId id) const;
   bool contains(GlobalId id) const { return find(id).has_value(); }
   std::size_t size() const { return by_id_.size(); }

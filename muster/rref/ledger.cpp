@@ -166,8 +166,10 @@ void Ledger::worker_lost(WorkerId worker, std::string_view reason, Effects& out)
 }
 
 void Ledger::worker_joined(WorkerId worker, std::optional<std::int64_t> first_id) {
-  lost_.erase(worker);
+  const bool was_lost = lost_.erase(worker) > 0;
   series_.erase(worker);
+  // Without a series of its own it draws the ids that its former self drew.
+  if (was_lost && !first_id) ended_.forget_all_of(worker);
   if (first_id) series_.emplace(worker, series_of(*first_id));
 }
 

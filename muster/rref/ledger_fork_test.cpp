@@ -142,7 +142,6 @@ TEST_F(Fork, WhoseReferenceHasEndedFailsAndReleasesTheParent) {
   const auto made = remote(a, b);
   const ForkData data = fork(a, made, c);
   b.ledger.worker_lost(a.id, "worker0 is gone", b.out);
-  b.ledger.worker_joined(a.id);
   c.ledger.received(data, c.out);
   EXPECT_EQ(deliver(c, c.take(MessageType::RrefForkRequest)), Ack::Ended);
   EXPECT_NE(c.error_of(data.rref, data.fork).find("no such reference"), std::string::npos);

@@ -59,6 +59,17 @@ TEST_F(LostWorker, FailsWhatIsOwnedByIt) {
   EXPECT_TRUE(a.out.sends.empty());
 }
 
+TEST_F(LostWorker, HasASuccessorThatMayDrawTheSameIdsAgain) {
+  const auto made = remote(a, b);
+  a.ledger.dropped(made.fork, a.out);
+  settle();
+  EXPECT_EQ(b.ledger.begin_creation(made.rref, made.fork, a.id).creation, Ledger::Creation::Refuse)
+      << "from the same process it would be the same call a second time";
+  b.ledger.worker_lost(a.id, kReason, b.out);
+  b.ledger.worker_joined(a.id);
+  EXPECT_EQ(b.ledger.begin_creation(made.rref, made.fork, a.id).creation, Ledger::Creation::Run);
+}
+
 TEST_F(LostWorker, HasASuccessorWhoIsNotToldOfTheEndOfWhatItOwned) {
   const auto made = remote(a, b);
   a.ledger.worker_lost(b.id, kReason, a.out);

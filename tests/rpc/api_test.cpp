@@ -1,6 +1,7 @@
 // The API that programs use (rpc.h), with one worker: what it takes, what it refuses, and how it
 // begins and ends. Several workers: groups_test.py.
-#include "muster/rpc/rpc.h"
+#include "muster/rpc.h"
+#include "muster/worker/testing.h"
 #include "tests/rpc/cluster.h"
 #include "tests/rpc/fake_devices.h"
 
@@ -64,7 +65,8 @@ class RpcApiTest : public ::testing::Test {
   RpcApiTest() {
     for (const char* const name :
          {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "MUSTER_ROUND", "TORCHELASTIC_RUN_ID",
-          "TORCHELASTIC_RESTART_COUNT", "MUSTER_SOCKET_IFNAME", "TP_SOCKET_IFNAME"}) {
+          "TORCHELASTIC_RESTART_COUNT", "MUSTER_SOCKET_IFNAME", "TP_SOCKET_IFNAME",
+          "MUSTER_FAULTS"}) {
       ::unsetenv(name);
     }
     define_all();
@@ -424,6 +426,78 @@ TEST_F(RpcApiTest, TheFiguresShowTheCallsUnderWay) {
   EXPECT_EQ(held.get(), 1);
   EXPECT_NE(metrics().at("peer.me.sent_bytes"), "0");
   EXPECT_NE(metrics().at("peer.me.received_bytes"), "0");
+}
+
+// ---- references ---------------------------------------------------------------------------------
+
+TEST_F(RpcApiTest, AResultCanStayWhereItWasMade) {
+  ASSERT_EQ(refusal(alone()), "");
+  const auto sum = remote("me", kAdd, 1, 2);
+  ASSERT_TRUE(sum);
+  EXPECT_TRUE(sum->is_owner());
+  EXPECT_EQ(sum->to_here().value(), 3);
+  EXPECT_EQ(*make_rref(std::int64_t{5})->local_value().value(), 5);
+  EXPECT_TRUE(shutdown({.ignores_leaks = false}));
+}
+
+TEST_F(RpcApiTest, ReferencesNeedRpcToRun) {
+  const auto made = remote("me", kAdd, 1, 2);
+  ASSERT_FALSE(made);
+  EXPECT_TRUE(contains(made.error().message, kNotRunning));
+  const auto local = make_rref(std::int64_t{5});
+  ASSERT_FALSE(local);
+  EXPECT_TRUE(contains(local.error().message, kNotRunning));
+}
+
+TEST_F(RpcApiTest, AReferenceFromBeforeTheEndIsOfNoUseAfterANewStart) {
+  ASSERT_EQ(refusal(alone()), "");
+  const auto old = remote("me", kAdd, 1, 2);
+  ASSERT_EQ(old->to_here().value(), 3);
+  ASSERT_TRUE(shutdown());
+  ASSERT_EQ(refusal(alone()), "");
+  const auto fresh = remote("me", kAdd, 3, 4);
+  EXPECT_EQ(fresh->to_here().value(), 7);
+  EXPECT_NE(fresh->text(), old->text()) << "ids are never used again";
+  EXPECT_TRUE(shutdown({.ignores_leaks = false}));
+}
+
+TEST_F(RpcApiTest, TheDebugInformationHasTheKeysThatProgramsKnow) {
+  ASSERT_EQ(refusal(alone()), "");
+  const auto info = debug_info();
+  for (const char* const key :
+       {"num_owner_rrefs", "num_pending_futures", "num_pending_users", "num_forks",
+        "num_pending_children", "agent.client_active_calls", "agent.num_idle_threads"}) {
+    ASSERT_TRUE(info.contains(key)) << key;
+  }
+  EXPECT_EQ(info.at("num_owner_rrefs"), "0");
+}
+
+TEST_F(RpcApiTest, FaultsComeFromTheEnvironmentAndBadOnesAreRefused) {
+  set("MUSTER_FAULTS", "lose:*");
+  EXPECT_TRUE(contains(refusal(alone()), "MUSTER_FAULTS"));
+  set("MUSTER_FAULTS", "fail:SCRIPT_CALL:first=1");
+  ASSERT_EQ(refusal(alone()), "");
+  const auto outcome = call("me", kAdd, 1, 2);
+  ASSERT_FALSE(outcome);
+  EXPECT_EQ(outcome.error().kind, CallErrorKind::Injected);
+  EXPECT_EQ(call("me", kAdd, 1, 2).value(), 3);
+}
+
+TEST_F(RpcApiTest, TheUtilitiesForTestsWaitAndSayWhatTheySaw) {
+  ASSERT_EQ(refusal(alone()), "");
+  EXPECT_EQ(testing::worker_name(3), "worker3");
+  EXPECT_TRUE(testing::wait_until_flushed());
+  EXPECT_TRUE(testing::wait_until_owners_and_forks_on("me", {0, 0}));
+  const auto wrong = testing::wait_until_owners_and_forks_on("me", {1, 2}, 20ms);
+  ASSERT_FALSE(wrong);
+  EXPECT_TRUE(contains(wrong.error().message, "0 owners and 0 forks, not 1 and 2"));
+  const auto gone = testing::wait_until_failure("nobody", "could not find destination");
+  ASSERT_TRUE(gone);
+  EXPECT_FALSE(testing::wait_until_failure("me", "", 20ms));
+  const auto faults = faults_of(testing::default_faults());
+  ASSERT_TRUE(faults);
+  EXPECT_EQ(faults->rules.front().types.size(), 4U);
+  EXPECT_EQ(faults->rules.size(), 3U) << "one for all that fail, one for each that is late";
 }
 
 }  // namespace

@@ -63,9 +63,9 @@ class Worker {
     Promise<R> promise;
     Future<R> future = promise.future();
     const DeviceRoute route = agent->route_to(to);
-    auto request = encode_call<R(P...)>(route, name, P(std::forward<Args>(args))...);
+    auto request = encode_call<R(P...)>({.devices = &route}, name, P(std::forward<Args>(args))...);
     const auto decode = [support = agent->device_support()](CallResult<Message> outcome) {
-      return decode_response<R>(std::move(outcome), support.get());
+      return decode_response<R>(std::move(outcome), {.device_support = support.get()});
     };
     auto sink = std::make_unique<PromiseSink<R, decltype(decode)>>(std::move(promise),
                                                                    agent->callbacks(), decode);

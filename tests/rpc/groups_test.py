@@ -243,6 +243,31 @@ class DynamicGroup(Case):
         other.name = "b"
         self.assert_all_reach_all([member, other])
 
+    def test_what_a_killed_worker_held_is_released(self):
+        owner, creator, third = self.workers(3)
+        for rank, worker in enumerate((owner, creator, third)):
+            self.assertEqual(worker.ask(f"init {worker.name} {rank}"), "ok")
+        self.assertEqual(creator.ask("make worker0 7"), "ok 7")
+        self.assertEqual(creator.ask("give worker2"), "ok 7")
+        launch.wait_until(lambda: owner.ask("counts") == "ok 1 2", "both hold it")
+        third.kill()
+        launch.wait_until(lambda: owner.ask("counts") == "ok 1 1", "what worker2 held is released")
+        self.assertEqual(creator.ask("read"), "ok 7")
+        creator.kill()
+        launch.wait_until(lambda: owner.ask("counts") == "ok 0 0", "the value is released")
+
+    def test_what_a_killed_worker_owned_fails_with_its_name(self):
+        user, owner = self.workers(2)
+        self.assertEqual(user.ask("init worker0 0"), "ok")
+        self.assertEqual(owner.ask("init worker1 1"), "ok")
+        self.assertEqual(user.ask("make worker1 7"), "ok 7")
+        owner.kill()
+        # At once because the connection broke, and then because the group knows.
+        self.assertIn("worker1", user.ask("read"))
+        launch.wait_until(lambda: "left the group" in user.ask("read"), "worker0 knows")
+        self.assertEqual(user.ask("drop"), "ok")
+        self.assertEqual(user.ask("shutdown graceful"), "ok")
+
 
 if __name__ == "__main__":
     muster.main()

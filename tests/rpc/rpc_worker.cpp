@@ -12,7 +12,8 @@
 //
 // Environment: MASTER_ADDR and MASTER_PORT, the store.
 
-#include "muster/rpc/rpc.h"
+#include "muster/rpc.h"
+#include "muster/worker/testing.h"
 
 #include <fmt/format.h>
 
@@ -32,6 +33,7 @@ namespace rpc = muster::rpc;
 
 const rpc::Procedure<std::int64_t(std::int64_t, std::int64_t)> kAdd("add");
 const rpc::Procedure<void()> kHold("hold");
+const rpc::Procedure<std::int64_t(rpc::RRef<std::int64_t>)> kKeep("keep");
 
 std::string describe(const rpc::CallError& error) {
   return fmt::format("error {}: {}", rpc::name_of(error.kind), error.message);
@@ -94,11 +96,33 @@ class Worker {
       return "ok";
     }
     if (verb == "held" && held_) return describe(held_->wait());
+    if (verb == "make") {
+      std::int64_t value = 0;
+      words >> value;
+      const auto made = rpc::remote(word, kAdd, value, 0);
+      if (!made) return describe(made.error());
+      references_.push_back(*made);
+      if (const auto created = made->creation()->wait(); !created) return describe(created);
+      return describe(made->to_here());
+    }
+    if (verb == "read" && !references_.empty()) return describe(references_.back().to_here());
+    if (verb == "give" && !references_.empty()) {
+      return describe(rpc::call(word, kKeep, references_.back()));
+    }
+    if (verb == "drop") {
+      references_.clear();
+      return "ok";
+    }
+    if (verb == "counts") {
+      const auto counts = rpc::testing::owners_and_forks();
+      return fmt::format("ok {} {}", counts.owners, counts.forks);
+    }
     return "error: what is " + line;
   }
 
  private:
   std::optional<rpc::Future<>> held_;
+  std::vector<rpc::RRef<std::int64_t>> references_;
 };
 
 }  // namespace
@@ -108,7 +132,13 @@ int main() {
   static const auto* const kNever = new rpc::Promise<>;
   const auto add = rpc::define(kAdd, [](std::int64_t a, std::int64_t b) { return a + b; });
   const auto hold = rpc::define(kHold, [] { return kNever->future(); });
-  if (!add || !hold) return 1;
+  // Keeps the reference, as long as the process lives.
+  const auto keep = rpc::define(kKeep, [](const rpc::RRef<std::int64_t>& given) {
+    static auto* const kKept = new std::vector<rpc::RRef<std::int64_t>>;
+    kKept->push_back(given);
+    return given.to_here().value();
+  });
+  if (!add || !hold || !keep) return 1;
   Worker worker;
   std::string line;
   while (std::getline(std::cin, line)) {

@@ -4,7 +4,7 @@
 // usage: rpc_soak [--calls N]      10000000 for each of the two ways, if it is not given
 //
 // The other process is this program with `--serve shm|tcp`; it also has the store.
-#include "muster/rpc/rpc.h"
+#include "muster/rpc.h"
 #include "tests/rpc/cluster.h"
 
 #include <fmt/format.h>

@@ -1,11 +1,14 @@
-#include "muster/rpc/rpc.h"
+#include "muster/worker/worker.h"
 
 #include "muster/base/log.h"
+#include "muster/rpc/call.h"
 #include "muster/rpc/gather.h"
 #include "muster/rpc/network_agent.h"
 #include "muster/rpc/open_store.h"
 #include "muster/rpc/own_address.h"
 #include "muster/rpc/texts.h"
+#include "muster/rref/keeper.h"
+#include "muster/worker/testing.h"
 
 #include <fmt/format.h>
 
@@ -20,14 +23,20 @@ namespace {
 
 // What outlives `init` and `shutdown`.
 struct Process {
-  Functions functions;
-  Gather gather{functions};
+  Gather gather{functions()};
   std::mutex mutex;  // guards what follows
   bool is_starting = false;
   bool is_stopping = false;
   std::shared_ptr<NetworkAgent> agent;
   std::unique_ptr<FunctionServer> server;
+  std::shared_ptr<rref::Keeper> keeper;
 };
+
+// The ids of references are never used again, whatever agents come and go.
+rref::IdSource& reference_ids() {
+  static auto* const kIds = new rref::IdSource;
+  return *kIds;
+}
 
 Process& process() {
   // Never destroyed: threads that are still in a call at the end of the program may use it.
@@ -56,6 +65,9 @@ Result<std::int64_t> number_from(const char* name) {
   }
   return number;
 }
+
+// How long references may take to be settled when all calls have ended.
+constexpr Duration kCleanUpMax = std::chrono::seconds(100);
 
 // What `init` makes of its options and the environment.
 struct Plan {
@@ -122,6 +134,16 @@ Result<Plan> plan(const InitOptions& options) {
   made.agent.host = *address;
   made.agent.timeout = options.timeout;
   made.agent.uses_shared_memory = options.shared_memory;
+  made.agent.faults = options.faults;
+  if (const std::string text = environment("MUSTER_FAULTS"); !options.faults && !text.empty()) {
+    auto faults = parse_faults(text);
+    if (!faults) {
+      return fail(ErrorKind::Invalid,
+                  fmt::format("environment variable MUSTER_FAULTS: {}", faults.error().message));
+    }
+    log::warn("rpc", "messages go wrong on purpose: MUSTER_FAULTS={}", log::quote(text));
+    made.agent.faults = std::move(*faults);
+  }
   made.thread_count = options.thread_count;
   made.agent.devices = options.devices;
   made.agent.device_support = options.device_support;
@@ -164,8 +186,6 @@ CallResult<> wait_for_all(Process& state, NetworkAgent& agent, Duration timeout)
 
 }  // namespace
 
-Functions& functions() { return process().functions; }
-
 Result<> init(InitOptions options) {
   Process& state = process();
   {
@@ -178,12 +198,15 @@ Result<> init(InitOptions options) {
   auto made = plan(options);
   Result<std::shared_ptr<NetworkAgent>> agent = fail(ErrorKind::Invalid, "");
   std::unique_ptr<FunctionServer> server;
+  std::shared_ptr<rref::Keeper> keeper;
   if (!made) {
     agent = fail(made.error());
   } else {
     state.gather.begin(made->group);
-    server = std::make_unique<FunctionServer>(state.functions, made->thread_count,
-                                              made->agent.self.id());
+    testing::add_functions();
+    keeper = std::make_shared<rref::Keeper>(made->agent.self.id(), reference_ids());
+    server = std::make_unique<FunctionServer>(functions(), made->thread_count,
+                                              made->agent.self.id(), keeper);
     agent = NetworkAgent::start(
         made->agent,
         [made = *made](net::EpollLoop& loop) {
@@ -192,6 +215,8 @@ Result<> init(InitOptions options) {
         *server, made->patience);
   }
   if (agent) {
+    (*agent)->set_references(keeper);
+    keeper->attach(*agent);
     if (auto set = set_current_agent(*agent); !set) agent = fail(set.error());
   }
   const std::lock_guard lock(state.mutex);
@@ -199,15 +224,18 @@ Result<> init(InitOptions options) {
   if (!agent) return fail(agent.error());
   state.agent = std::move(*agent);
   state.server = std::move(server);
+  state.keeper = std::move(keeper);
   return {};
 }
 
 CallResult<> shutdown(ShutdownOptions options) {
   Process& state = process();
   std::shared_ptr<NetworkAgent> agent;
+  std::shared_ptr<rref::Keeper> keeper;
   {
     const std::lock_guard lock(state.mutex);
     agent = state.agent;
+    keeper = state.keeper;
     if (!agent) return call_failed(internal::not_initialized());
     if (caller() != nullptr || agent->callbacks().is_current()) {
       return call_failed({CallErrorKind::Rejected,
@@ -225,17 +253,26 @@ CallResult<> shutdown(ShutdownOptions options) {
   if (options.graceful) {
     const auto names = names_of(*agent);
     outcome = wait_for_all(state, *agent, options.timeout);
+    if (outcome) keeper->clean_up(kCleanUpMax);
     leads = agent->is_static() && !names.empty() &&
             *std::min_element(names.begin(), names.end()) == agent->self().name();
   }
   if (options.graceful && outcome) agent->end_group();
   if (leads && outcome) agent->wait_for_peers_to_leave();
+  const std::string leaks = keeper->stop();
+  if (!leaks.empty()) {
+    log::warn("rref", "other workers still refer to values of this one: {}", log::quote(leaks));
+    if (outcome && !options.ignores_leaks) {
+      outcome = call_failed({CallErrorKind::Rejected, leaks, "", false});
+    }
+  }
   agent->shutdown();
   clear_current_agent();
   std::unique_ptr<FunctionServer> server;
   {
     const std::lock_guard lock(state.mutex);
     server = std::move(state.server);
+    state.keeper.reset();
   }
   server->stop();
   {
@@ -288,31 +325,12 @@ std::map<std::string, std::string> metrics() {
   return figures;
 }
 
-namespace internal {
-
-CallError not_initialized() {
-  return {CallErrorKind::Rejected, "RPC has not been initialized. Call rpc::init first.", "",
-          false};
+std::map<std::string, std::string> debug_info() {
+  auto figures = metrics();
+  Process& state = process();
+  const std::lock_guard lock(state.mutex);
+  if (state.keeper) figures.merge(state.keeper->debug_info());
+  return figures;
 }
 
-Route::Route(Agent& agent, const Destination& to) : agent_(agent), to_(to) {
-  if (to.id()) {
-    auto info = agent.find(*to.id());
-    found_ = info ? CallResult<std::string>(info->name()) : call_failed(std::move(info.error()));
-  }
-  const std::string_view name = to.id() && found_ ? *found_ : to.name();
-  devices_ = agent.route_to(name);
-}
-
-void Route::submit(Result<Message> request, std::unique_ptr<CallSink> sink) const {
-  if (!found_) return agent_.calls().refuse(std::move(sink), found_.error());
-  if (!request) {
-    return agent_.calls().refuse(std::move(sink),
-                                 {CallErrorKind::Rejected, request.error().message, "", false});
-  }
-  const std::string_view name = to_.id() ? *found_ : to_.name();
-  agent_.submit(name, std::move(*request), to_.timeout_seconds(), std::move(sink));
-}
-
-}  // namespace internal
 }  // namespace muster::rpc

@@ -1,17 +1,14 @@
-// The API of Muster's RPC: functions that workers of a group call of each other.
+// Calling functions of other workers, and defining those that they call here.
 //
 //   const rpc::Procedure<double(std::vector<double>, double)> kScaledNorm("scaled_norm");
 //
 //   rpc::define(kScaledNorm, [](std::vector<double> v, double scale) { … });   // whoever is called
-//   rpc::init();                                                            // under `muster run`
 //   CallResult<double> norm = rpc::call("worker1", kScaledNorm, values, 2.0);    // waits
 //   Future<double> later = rpc::async(rpc::to("worker1").within(2s), kScaledNorm, values, 2.0);
-//   rpc::shutdown();                                             // when all have nothing left to
-//   do
 //
 // A Procedure is the name and the types of a function, declared once for those who call it and for
 // whoever defines it: the compiler checks both, and the workers check on every call that they mean
-// the same. What may be an argument or a result is said in value.h. docs/rpc.md tells the rest.
+// the same. What may be an argument or a result is said in value.h.
 //
 // Everything here may be used from any thread.
 #pragma once
@@ -25,69 +22,19 @@
 
 #include <chrono>
 #include <concepts>
-#include <cstddef>
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <type_traits>
 #include <utility>
-#include <vector>
 
 namespace muster::rpc {
 
-// What is not given is taken from the environment that `muster run` (or torchrun) sets.
-struct InitOptions {
-  std::string name;                        // "worker<rank>"
-  std::optional<std::int64_t> rank;        // RANK
-  std::optional<std::int64_t> world_size;  // WORLD_SIZE
-  // Workers come and go: there is no world size, and `rank` is only a number that nobody else has.
-  bool dynamic = false;
-  std::string store;    // "host:port"; MASTER_ADDR and MASTER_PORT
-  std::string address;  // where others reach this worker: the way to the store, if it is not given
-  Duration timeout = std::chrono::seconds(60);  // of calls; 0: none
-  std::size_t thread_count = 16;                // that run functions
-  // How long to wait until all workers have come; nothing: `timeout`, or for ever if that is 0.
-  std::optional<Duration> start_timeout;
-  bool shared_memory = true;
-  // Where tensors of accelerators go, and who moves them; see device_maps.h.
-  DeviceOptions devices{};
-  std::shared_ptr<DeviceSupport> device_support{};
-};
-
-// Joins the group. Invalid: a name that is taken, and the like; Timeout: the error says who is
-// missing.
-Result<> init(InitOptions options = {});
-
-struct ShutdownOptions {
-  // Waits until all workers call it and nothing is left to do; otherwise this worker just goes.
-  bool graceful = true;
-  Duration timeout = Duration::zero();  // 0: as long as all are alive
-};
-// Whatever it answers, RPC has ended on this worker; but for Rejected, when it cannot even begin:
-// RPC does not run, another thread is at it already, or it was called by a function or a callback
-// that RPC itself runs.
-CallResult<> shutdown(ShutdownOptions options = {});
-
-bool is_running();
-// This worker, and all of the group. Throws CallException if RPC is not running.
-WorkerInfo self();
-std::vector<WorkerInfo> workers();
-// The accelerators of this worker: the option, or else those that the device maps of all name, by
-// index. Throws CallException if RPC is not running.
-std::vector<Device> devices();
-
-// Waits until all workers have come here.
-CallResult<> barrier();
-// The figures of docs/rpc.md, by name.
-std::map<std::string, std::string> metrics();
-
-// The functions of this process. They outlive any number of `init` and `shutdown`.
+// The functions of this process. They outlive any number of agents.
 Functions& functions();
-
-// ---- calling ------------------------------------------------------------------------------------
 
 // Whom to call, by name, id or info; and how long to wait for it.
 class Destination {
@@ -130,8 +77,8 @@ class Procedure<R(Args...)> {
 
 namespace internal {
 
-// Whom a call goes to, once that is known.
-class Route {
+// Whom a call goes to, and what it carries there.
+class Route final : public Freight {
  public:
   // Requires: both outlive it.
   Route(Agent& agent, const Destination& to);
@@ -139,8 +86,9 @@ class Route {
   Route& operator=(const Route&) = delete;
 
   const DeviceRoute& devices() const { return devices_; }
+  CallResult<std::int16_t> peer() override;
   // Sends it; what is wrong with it is told to the sink.
-  void submit(Result<Message> request, std::unique_ptr<CallSink> sink) const;
+  void submit(Result<Message> request, std::unique_ptr<CallSink> sink);
 
  private:
   Agent& agent_;
@@ -148,6 +96,8 @@ class Route {
   CallResult<std::string> found_;  // the name, if the destination was given by its id
   DeviceRoute devices_;
 };
+// The worker that is meant.
+CallResult<WorkerInfo> find(const Agent& agent, const Destination& to);
 CallError not_initialized();
 
 // The argument as the callee expects it; not copied if it is that already.
@@ -178,23 +128,29 @@ Result<> define(const Procedure<R(Args...)>& procedure, F function, FunctionOpti
 
 // Calls, and goes on. The future fails at once when the call cannot even be sent.
 template <typename R, typename... Args, typename... Given>
-Future<R> async(const Destination& to, const Procedure<R(Args...)>& procedure, Given&&... given) {
+Future<R> async(Agent& agent, const Destination& to, const Procedure<R(Args...)>& procedure,
+                Given&&... given) {
   static_assert(sizeof...(Args) == sizeof...(Given), "the procedure takes other arguments");
-  const auto agent = current_agent();
-  if (!agent) return Future<R>::ready(call_failed(internal::not_initialized()));
   Promise<R> promise;
   Future<R> future = promise.future();
-  const internal::Route route(*agent, to);
-  auto request =
-      encode_call<R(Args...)>(route.devices(), procedure.name(),
-                              internal::as_parameter<Args>(std::forward<Given>(given))...);
-  const auto decode = [support = agent->device_support()](CallResult<Message> outcome) {
-    return decode_response<R>(std::move(outcome), support.get());
+  internal::Route route(agent, to);
+  auto request = encode_call<R(Args...)>(
+      Envelope{.freight = &route, .devices = &route.devices()}, procedure.name(),
+      internal::as_parameter<Args>(std::forward<Given>(given))...);
+  const auto decode = [references = agent.references(),
+                       support = agent.device_support()](CallResult<Message> outcome) {
+    return decode_response<R>(std::move(outcome), {references, support.get()});
   };
   auto sink = std::make_unique<PromiseSink<R, decltype(decode)>>(std::move(promise),
-                                                                 agent->callbacks(), decode);
+                                                                 agent.callbacks(), decode);
   route.submit(std::move(request), std::move(sink));
   return future;
+}
+template <typename R, typename... Args, typename... Given>
+Future<R> async(const Destination& to, const Procedure<R(Args...)>& procedure, Given&&... given) {
+  const auto agent = current_agent();
+  if (!agent) return Future<R>::ready(call_failed(internal::not_initialized()));
+  return async(*agent, to, procedure, std::forward<Given>(given)...);
 }
 
 // Calls, and waits for the result.

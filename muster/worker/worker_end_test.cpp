@@ -1,7 +1,9 @@
 // The end of an agent, while others still use it or have not finished yet.
+
+#include "muster/rpc/call.h"
 #include "muster/rpc/network_agent.h"
 #include "muster/rpc/outgoing.h"
-#include "muster/rpc/rpc.h"
+#include "muster/worker/worker.h"
 #include "tests/rpc/cluster.h"
 
 #include <gtest/gtest.h>

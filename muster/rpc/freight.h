@@ -1,0 +1,69 @@
+// Freight: what a message carries that is more than bytes, that is, references to values that live
+// on some worker.
+//
+// The codec of such a thing asks the Writer or the Reader for the freight of its message. A value
+// that is written or read outside of a call has none, and then cannot be.
+#pragma once
+
+#include "muster/rpc/call_error.h"
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+namespace muster::rpc {
+
+class Object;
+class References;
+struct Request;
+
+class Freight {
+ public:
+  // `references`: those of the agent that sends or receives; nothing if it knows none.
+  explicit Freight(References* references) : references_(references) {}
+  virtual ~Freight() = default;
+
+  References* references() const { return references_; }
+  // The worker at the other end of a message that is written.
+  virtual CallResult<std::int16_t> peer() = 0;
+  // Runs what could not go on before: see References::when_confirmed.
+  virtual void resume(std::function<void()> work) { work(); }
+
+  // By number. Written: what was given away with this message. Read: what the message can be used
+  // only after.
+  std::vector<std::uint64_t> forks;
+
+ private:
+  References* references_;
+};
+
+// The references of one agent, as those see them who make and serve calls. Any thread.
+class References {
+ public:
+  virtual ~References() = default;
+
+  // What became of a message that was to carry these: it was never sent, or nobody knows whether it
+  // arrived.
+  virtual void not_sent(const std::vector<std::uint64_t>& forks) = 0;
+  virtual void maybe_sent(const std::vector<std::uint64_t>& forks) = 0;
+  // Calls `go_on` when all of them may be used, or with the error of one that never can be: in this
+  // call, or later in a thread that must not be held up.
+  virtual void when_confirmed(const std::vector<std::uint64_t>& forks,
+                              std::function<void(const CallError*)> go_on) = 0;
+
+  // A call came whose result stays here, as `rref`. An error if it must not be run; it is then
+  // answered with that. Otherwise `end_creation` follows.
+  virtual CallResult<> begin_creation(std::uint64_t rref, std::uint64_t fork,
+                                      std::int16_t from) = 0;
+  virtual void end_creation(std::uint64_t rref, CallResult<std::shared_ptr<Object>> outcome) = 0;
+
+  // Serves a request about references; false if it is about something else.
+  virtual bool serve(Request& request) = 0;
+
+  virtual void worker_lost(std::int16_t worker, const std::string& reason) = 0;
+  // As RequestHandler::on_worker_joined.
+  virtual void worker_joined(std::int16_t worker, std::uint64_t incarnation) = 0;
+};
+
+}  // namespace muster::rpc

@@ -1,0 +1,73 @@
+// Object: a value that stays on the worker that made it, whatever its type.
+//
+// Results of functions that are called with `remote` are kept so. They may be of any type that
+// could be sent, and of types that never are (a cache, a model, a game), which say so:
+//
+//   template <>
+//   inline constexpr bool muster::rpc::kIsObject<Cache> = true;
+#pragma once
+
+#include "muster/rpc/value.h"
+
+#include <memory>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+namespace muster::rpc {
+
+// What may be referred to.
+template <typename T>
+concept Referable = std::is_void_v<T> || Encodable<T> || kIsObject<T>;
+
+// The type as workers compare it: by its parts where it can be sent, by its name otherwise.
+template <typename T>
+const std::string& type_text() {
+  static const std::string kText = [] {
+    Signature signature;
+    signature.append<T>();
+    return signature.take();
+  }();
+  return kText;
+}
+
+class Object {
+ public:
+  Object() = default;
+  Object(const Object&) = delete;
+  Object& operator=(const Object&) = delete;
+  virtual ~Object() = default;
+
+  virtual const std::string& type() const = 0;
+  // Fails the writer if it is of a type that is never sent.
+  virtual void write(Writer& writer) const = 0;
+};
+
+template <typename T>
+class TypedObject final : public Object {
+ public:
+  explicit TypedObject(T value) : value_(std::move(value)) {}
+
+  const std::string& type() const override { return type_text<T>(); }
+  void write(Writer& writer) const override {
+    if constexpr (Encodable<T>) {
+      writer.write(value_);
+    } else {
+      writer.fail(
+          "the value is of a type that is never sent; call functions with a reference to it");
+    }
+  }
+  T& value() { return value_; }
+
+ private:
+  T value_;
+};
+
+template <>
+class TypedObject<void> final : public Object {
+ public:
+  const std::string& type() const override { return type_text<void>(); }
+  void write(Writer&) const override {}
+};
+
+}  // namespace muster::rpc

@@ -1,0 +1,20 @@
+#include "muster/rref/rref.h"
+
+#include <fmt/format.h>
+
+namespace muster::rpc::internal {
+
+CallError no_reference() {
+  return {CallErrorKind::Rejected, "this RRef refers to nothing", "", false};
+}
+
+CallError not_the_owner(const rref::Handle& handle) {
+  const auto owner = handle.keeper().owner_of(handle);
+  return {CallErrorKind::Rejected,
+          fmt::format("For {}, can't call localValue() on user {}. Call it on owner {}",
+                      rref::user_error_text(handle.rref(), handle.fork()), handle.keeper().self(),
+                      owner ? owner->describe() : fmt::to_string(handle.owner())),
+          "", false};
+}
+
+}  // namespace muster::rpc::internal

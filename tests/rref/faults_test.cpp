@@ -1,0 +1,359 @@
+// References and calls while messages are failed, lost and delayed on purpose, between real agents
+// over both transports.
+#include "muster/rpc/faults.h"
+
+#include "muster/rref/rref.h"
+#include "tests/rref/cluster.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstdint>
+#include <future>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace muster::rref {
+namespace {
+
+using namespace std::chrono_literals;
+using rpc::CallErrorKind;
+using rpc::Procedure;
+using rpc::RRef;
+using testing::Worker;
+using testing::Workers;
+
+using Number = std::int64_t;
+
+const Procedure<Number(Number, Number)> kAdd("add");
+const Procedure<Number(Number)> kTwice("twice");
+const Procedure<Number(RRef<Number>, Number)> kAddTo("add_to");
+const Procedure<Number(RRef<Number>)> kRead("read");
+const Procedure<std::vector<RRef<Number>>(Number)> kMakeMany("make_many");
+
+constexpr const char* kCreationFailed = "RRef creation via rpc.remote() timed out";
+
+enum class Way { Tcp, SharedMemory };
+
+class FaultyReferences : public ::testing::TestWithParam<Way> {
+ protected:
+  void start(int count, const rpc::FaultPreset& preset) {
+    auto faults = rpc::faults_of(preset);
+    ASSERT_TRUE(faults);
+    start(count, std::move(*faults));
+  }
+  void start(int count, const rpc::FaultOptions& faults) {
+    workers_ = testing::start_group(
+        store_, count, [](Worker& worker) { add_functions(worker); },
+        [&](rpc::AgentOptions& options) {
+          options.uses_shared_memory = GetParam() == Way::SharedMemory;
+          options.faults = faults;
+        });
+  }
+
+  static void add_functions(Worker& worker) {
+    ASSERT_TRUE(worker.functions.add("add", [](Number a, Number b) { return a + b; }));
+    ASSERT_TRUE(worker.functions.add("twice", [](Number a) { return 2 * a; }));
+    ASSERT_TRUE(worker.functions.add(
+        "add_to", [](const RRef<Number>& a, Number b) { return a.to_here().value() + b; }));
+    ASSERT_TRUE(worker.functions.add("make_many", [&worker](Number count) {
+      std::vector<RRef<Number>> made;
+      for (Number i = 0; i < count; ++i) made.push_back(rpc::make_rref(*worker.agent, i).value());
+      return made;
+    }));
+    ASSERT_TRUE(
+        worker.functions.add("read", [](const RRef<Number>& a) { return a.to_here().value(); }));
+  }
+
+  rpc::Agent& agent(int rank) { return *workers_[static_cast<std::size_t>(rank)]->agent; }
+  Keeper& keeper(int rank) { return *workers_[static_cast<std::size_t>(rank)]->keeper; }
+
+  template <typename Holds>
+  [[nodiscard]] bool comes_to(int rank, Holds holds) {
+    for (int i = 0; i < 30'000; ++i) {
+      if (holds(keeper(rank).counters())) return true;
+      std::this_thread::sleep_for(1ms);
+    }
+    return false;
+  }
+  void flush(int rank) {
+    EXPECT_TRUE(comes_to(rank, [](const Ledger::Counters& now) {
+      return now.pending_futures == 0 && now.pending_users == 0;
+    }));
+  }
+  void expect_owners_and_forks(int rank, std::size_t owners, std::size_t forks) {
+    EXPECT_TRUE(comes_to(rank,
+                         [&](const Ledger::Counters& now) {
+                           return now.owner_rrefs == owners && now.forks == forks;
+                         }))
+        << "worker" << rank;
+  }
+  // As all workers do when their work is done; none is left with anything.
+  void clean_up() {
+    std::vector<std::future<void>> cleaning;
+    for (auto& worker : workers_) {
+      cleaning.push_back(
+          std::async(std::launch::async, [&worker] { worker->keeper->clean_up(30s); }));
+    }
+    for (auto& one : cleaning) one.get();
+    for (std::size_t rank = 0; rank < workers_.size(); ++rank) {
+      EXPECT_EQ(keeper(static_cast<int>(rank)).counters(), Ledger::Counters()) << rank;
+      workers_[rank]->stop();
+      EXPECT_EQ(workers_[rank]->leaks, "") << rank;
+    }
+  }
+  template <typename T>
+  static void expect_creation_failed(const rpc::CallResult<T>& outcome) {
+    ASSERT_FALSE(outcome);
+    EXPECT_NE(outcome.error().message.find(kCreationFailed), std::string::npos)
+        << outcome.error().message;
+  }
+  template <typename T>
+  static void expect_timed_out(const rpc::CallResult<T>& outcome) {
+    ASSERT_FALSE(outcome);
+    EXPECT_EQ(outcome.error().kind, CallErrorKind::Timeout) << outcome.error().message;
+    EXPECT_NE(outcome.error().message.find("RPC ran for more than"), std::string::npos);
+  }
+
+  rpc::testing::StoreHost store_;
+  Workers workers_;
+};
+
+std::string name_of_way(const ::testing::TestParamInfo<Way>& info) {
+  return info.param == Way::Tcp ? "Tcp" : "SharedMemory";
+}
+INSTANTIATE_TEST_SUITE_P(Over, FaultyReferences, ::testing::Values(Way::Tcp, Way::SharedMemory),
+                         name_of_way);
+
+rpc::FaultPreset failing(std::vector<std::string> types, std::int64_t count = 3) {
+  return {.messages_to_fail = std::move(types), .fail_count = count};
+}
+
+// S5
+TEST_P(FaultyReferences, control_messages_that_fail_three_times_succeed_by_retry) {
+  start(3, failing({"RREF_FORK_REQUEST", "RREF_CHILD_ACCEPT", "RREF_USER_DELETE",
+                    "CLEANUP_AUTOGRAD_CONTEXT_REQ"}));
+  {
+    const auto made = rpc::remote(agent(0), "worker1", kAdd, 1, 2);
+    ASSERT_TRUE(made);
+    const auto more = rpc::remote(agent(0), "worker2", kAddTo, *made, 5);
+    ASSERT_TRUE(more);
+    EXPECT_EQ(made->to_here().value(), 3);
+    EXPECT_EQ(more->to_here().value(), 8);
+  }
+  clean_up();
+}
+
+// S8
+TEST_P(FaultyReferences, the_delete_of_a_confirmed_child_shares_the_count_of_its_fork_request) {
+  start(3, failing({"RREF_FORK_REQUEST", "RREF_USER_DELETE"}, 1));
+  const auto made = rpc::remote(agent(0), "worker1", kAdd, 1, 2);
+  ASSERT_TRUE(made);
+  ASSERT_TRUE(made->creation()->wait());
+  // Returns when worker2 has dropped its handle, whose request failed once; its delete goes through
+  // at once, and so the fork ends without a second of waiting in between.
+  EXPECT_EQ(rpc::async(agent(0), "worker2", kRead, *made).wait().value(), 3);
+  expect_owners_and_forks(1, 1, 1);
+}
+
+// S9, S11, S13, S15, S16
+TEST_P(FaultyReferences, a_creation_that_fails_at_the_sender_fails_every_later_use) {
+  start(2, failing({"SCRIPT_REMOTE_CALL"}));
+  std::vector<RRef<Number>> all;
+  for (Number i = 0; i < 3; ++i) {
+    const auto made = rpc::remote(agent(0), "worker1", kAdd, i, 2);
+    ASSERT_TRUE(made);
+    all.push_back(*made);
+  }
+  flush(0);
+  for (const RRef<Number>& one : all) {
+    expect_creation_failed(one.to_here());
+    const auto passed = rpc::async(agent(0), "worker1", kRead, one).wait();
+    expect_creation_failed(passed);
+    EXPECT_EQ(passed.error().kind, CallErrorKind::Rejected) << "nothing was sent";
+    EXPECT_TRUE(one.confirmed_by_owner());
+    EXPECT_EQ(one.owner()->name(), "worker1");
+    EXPECT_NE(one.text().find("UserRRef("), std::string::npos);
+  }
+  clean_up();
+}
+
+// S10, S12, S14
+TEST_P(FaultyReferences, a_creation_on_the_worker_itself_that_fails_fails_every_later_use) {
+  start(2, failing({"SCRIPT_REMOTE_CALL"}));
+  const auto made = rpc::remote(agent(0), "worker0", kAdd, 1, 2);
+  ASSERT_TRUE(made);
+  (void)made->creation()->wait();
+  expect_creation_failed(made->to_here());
+  expect_creation_failed(made->local_value());
+  clean_up();
+}
+
+// S17, S19, S21
+TEST_P(FaultyReferences, a_creation_that_comes_late_is_still_made_and_still_released) {
+  start(2, rpc::FaultPreset{.messages_to_delay = {{"SCRIPT_REMOTE_CALL", 0.3},
+                                                  {"SCRIPT_RREF_FETCH_CALL", 0.2}}});
+  {
+    const auto first = rpc::remote(agent(0), rpc::to("worker1").within(1ms), kAdd, 1, 2);
+    ASSERT_TRUE(first);
+    expect_timed_out(first->creation()->wait());
+    flush(0);
+    expect_creation_failed(first->to_here());
+    const auto second = rpc::remote(agent(0), rpc::to("worker1").within(20s), kTwice, 4);
+    ASSERT_TRUE(second);
+    expect_timed_out(second->to_here(1ms));
+    expect_owners_and_forks(1, 2, 2);
+    EXPECT_EQ(second->to_here().value(), 8);
+  }
+  expect_owners_and_forks(1, 0, 0);
+  clean_up();
+}
+
+TEST_P(FaultyReferences, a_creation_that_comes_when_its_creator_has_let_go_leaves_nothing) {
+  start(2, rpc::FaultPreset{.messages_to_delay = {{"SCRIPT_REMOTE_CALL", 0.2}}});
+  {
+    const auto made = rpc::remote(agent(0), rpc::to("worker1").within(1ms), kAdd, 1, 2);
+    expect_timed_out(made->creation()->wait());
+  }
+  // The call after it is late as well, and comes behind it.
+  const auto other = rpc::remote(agent(0), "worker1", kAdd, 1, 2);
+  ASSERT_TRUE(other->creation()->wait());
+  expect_owners_and_forks(1, 1, 1);
+  clean_up();
+}
+
+// S18, S20, S22
+TEST_P(FaultyReferences, a_creation_on_the_worker_itself_that_comes_late_fails_every_later_use) {
+  start(1, rpc::FaultPreset{.messages_to_delay = {{"SCRIPT_REMOTE_CALL", 0.1}}});
+  const auto made = rpc::remote(agent(0), rpc::to("worker0").within(1ms), kAdd, 1, 2);
+  ASSERT_TRUE(made);
+  expect_timed_out(made->creation()->wait());
+  expect_creation_failed(made->to_here());
+  clean_up();
+}
+
+// S23
+TEST_P(FaultyReferences, a_fetch_that_is_late_times_out_and_the_next_succeeds) {
+  start(2, rpc::FaultPreset{.messages_to_delay = {{"SCRIPT_RREF_FETCH_CALL", 0.1}}});
+  const auto made = rpc::remote(agent(0), "worker1", kAdd, 1, 2);
+  ASSERT_TRUE(made);
+  expect_timed_out(made->to_here(10ms));
+  EXPECT_EQ(made->to_here().value(), 3);
+  clean_up();
+}
+
+// S24, S25
+TEST_P(FaultyReferences, calls_that_are_late_time_out_as_their_timeouts_say) {
+  start(2, rpc::FaultPreset{.messages_to_delay = {{"SCRIPT_CALL", 0.1}}});
+  for (const char* const to : {"worker1", "worker0"}) {
+    expect_timed_out(rpc::async(agent(0), rpc::to(to).within(50ms), kTwice, 4).wait());
+    EXPECT_EQ(rpc::async(agent(0), to, kTwice, 4).wait().value(), 8);
+    agent(0).set_timeout(1ms);
+    expect_timed_out(rpc::async(agent(0), to, kTwice, 4).wait());
+    EXPECT_EQ(rpc::async(agent(0), rpc::to(to).within(0s), kTwice, 4).wait().value(), 8);
+    agent(0).set_timeout(60s);
+  }
+}
+
+// ---- Muster's own -------------------------------------------------------------------------------
+
+TEST_P(FaultyReferences, a_request_that_is_lost_on_the_way_gives_its_references_back) {
+  rpc::FaultOptions faults = rpc::parse_faults("drop:SCRIPT_CALL:to=worker2").value();
+  start(3, faults);
+  const auto made = rpc::remote(agent(0), "worker1", kAdd, 1, 2);
+  ASSERT_TRUE(made->creation()->wait());
+  expect_timed_out(rpc::async(agent(0), rpc::to("worker2").within(20ms), kRead, *made).wait());
+  EXPECT_TRUE(comes_to(0, [](const Ledger::Counters& now) { return now == Ledger::Counters(); }))
+      << "worker2 was asked, and will never have it";
+  const auto local = rpc::make_rref(agent(0), Number{7});
+  expect_timed_out(rpc::async(agent(0), rpc::to("worker2").within(20ms), kRead, *local).wait());
+  expect_owners_and_forks(0, 0, 0);
+  clean_up();
+}
+
+TEST_P(FaultyReferences, an_answer_that_is_late_gives_back_the_references_in_it) {
+  start(2, rpc::parse_faults("delay:SCRIPT_RET,SCRIPT_RREF_FETCH_RET:for=100ms").value());
+  expect_timed_out(rpc::async(agent(0), rpc::to("worker1").within(20ms), kMakeMany, 5).wait());
+  expect_owners_and_forks(1, 5, 5);  // on their way
+  expect_owners_and_forks(1, 0, 0);
+  {
+    const auto many = rpc::remote(agent(0), "worker1", kMakeMany, 5);
+    ASSERT_TRUE(many);
+    ASSERT_TRUE(many->creation()->wait());
+    expect_timed_out(many->to_here(20ms));
+    expect_owners_and_forks(1, 6, 6);
+    expect_owners_and_forks(1, 1, 1);
+  }
+  clean_up();
+}
+
+TEST_P(FaultyReferences, an_answer_that_is_lost_lets_only_its_call_time_out) {
+  start(2, rpc::parse_faults("drop:SCRIPT_RET:first=1").value());
+  expect_timed_out(rpc::async(agent(0), rpc::to("worker1").within(50ms), kTwice, 4).wait());
+  EXPECT_EQ(rpc::async(agent(0), "worker1", kTwice, 4).wait().value(), 8);
+}
+
+TEST_P(FaultyReferences, whatever_happens_to_control_messages_all_is_released_in_the_end) {
+  start(3, rpc::parse_faults("seed=11 reorder:RREF_*:p=0.5:for=20ms duplicate:RREF_*:p=0.3 "
+                             "delay:RREF_ACK:p=0.3:for=10ms duplicate:SCRIPT_RREF_FETCH_CALL:p=0.2")
+               .value());
+  for (Number i = 0; i < 40; ++i) {
+    const int from = static_cast<int>(i % 3);
+    const auto owner = "worker" + std::to_string((i + 1) % 3);
+    const auto third = "worker" + std::to_string((i + 2) % 3);
+    const auto made = rpc::remote(agent(from), owner, kAdd, i, 1);
+    ASSERT_TRUE(made);
+    const auto sum = rpc::async(agent(from), third, kAddTo, *made, 10).wait();
+    ASSERT_TRUE(sum) << sum.error().message;
+    EXPECT_EQ(*sum, i + 11);
+    EXPECT_EQ(rpc::async(agent(from), owner, kRead, *made).wait().value(), i + 1);
+  }
+  for (int rank = 0; rank < 3; ++rank) {
+    EXPECT_TRUE(comes_to(rank, [](const Ledger::Counters& now) {
+      return now == Ledger::Counters();
+    })) << rank;
+  }
+  clean_up();
+}
+
+TEST_P(FaultyReferences, a_remote_call_that_comes_twice_runs_once) {
+  start(2, rpc::parse_faults("duplicate:SCRIPT_REMOTE_CALL").value());
+  {
+    const auto made = rpc::remote(agent(0), "worker1", kAdd, 1, 2);
+    ASSERT_TRUE(made);
+    EXPECT_EQ(made->to_here().value(), 3);
+    expect_owners_and_forks(1, 1, 1);
+  }
+  expect_owners_and_forks(1, 0, 0);
+  clean_up();
+}
+
+TEST_P(FaultyReferences, connections_that_are_cut_cost_only_the_calls_under_way) {
+  start(2, rpc::parse_faults("seed=5 disconnect:SCRIPT_CALL:p=0.2").value());
+  int failed = 0;
+  for (Number i = 0; i < 30; ++i) {
+    const auto made = rpc::remote(agent(0), "worker1", kAdd, i, 1);
+    ASSERT_TRUE(made);
+    (void)made->creation()->wait();
+    // It may take a moment until the agent has noticed, and has a new connection.
+    for (int attempt = 0;; ++attempt) {
+      const auto twice = rpc::async(agent(0), "worker1", kTwice, i).wait();
+      if (twice) {
+        EXPECT_EQ(*twice, 2 * i);
+        break;
+      }
+      ++failed;
+      ASSERT_EQ(twice.error().kind, CallErrorKind::Unreachable) << twice.error().message;
+      ASSERT_LT(attempt, 1000);
+      std::this_thread::sleep_for(1ms);
+    }
+  }
+  EXPECT_GT(failed, 0);
+  clean_up();
+}
+
+}  // namespace
+}  // namespace muster::rref
