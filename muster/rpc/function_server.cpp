@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace muster::rpc {
 namespace {
@@ -183,6 +184,30 @@ FunctionServer::FunctionServer(const Functions& functions, std::size_t thread_co
       pool_("rpc-worker", thread_count) {}
 
 void FunctionServer::on_request(Request request) {
+  if (!is_open_.load(std::memory_order_acquire)) {
+    const std::lock_guard lock(mutex_);
+    if (!is_open_.load(std::memory_order_relaxed)) {
+      waiting_.push_back(std::move(request));
+      return;
+    }
+  }
+  serve(std::move(request));
+}
+
+void FunctionServer::open() {
+  while (true) {
+    std::vector<Request> waiting;
+    {
+      const std::lock_guard lock(mutex_);
+      waiting.swap(waiting_);
+      // Only when none is left, so that none overtakes those that came before.
+      if (waiting.empty()) return is_open_.store(true, std::memory_order_release);
+    }
+    for (Request& request : waiting) serve(std::move(request));
+  }
+}
+
+void FunctionServer::serve(Request request) {
   const MessageType type = request.message.type;
   if (type == MessageType::ScriptCall || type == MessageType::ScriptRemoteCall) {
     return serve_call(std::move(request));

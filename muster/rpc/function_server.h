@@ -14,8 +14,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 namespace muster::rpc {
 
@@ -25,6 +27,11 @@ class FunctionServer final : public RequestHandler {
   // `references`: of the agent that it serves; nothing: there are none.
   FunctionServer(const Functions& functions, std::size_t thread_count, std::int16_t id,
                  std::shared_ptr<References> references = nullptr);
+
+  // Requests wait from now on, until `open`. Others call a worker as soon as they know of it, which
+  // may be before it has all that its functions use; so it is closed before its agent starts.
+  void close() { is_open_ = false; }
+  void open();
 
   void on_request(Request request) override;
   void on_worker_lost(const WorkerInfo& worker, const std::string& reason) override;
@@ -40,6 +47,7 @@ class FunctionServer final : public RequestHandler {
  private:
   class Call;
 
+  void serve(Request request);
   void serve_call(Request request);
 
   const Functions& functions_;
@@ -48,6 +56,9 @@ class FunctionServer final : public RequestHandler {
   // Also of the calls, the last of which may be answered when the server is gone.
   const std::shared_ptr<std::atomic<std::int64_t>> asynchronous_count_ =
       std::make_shared<std::atomic<std::int64_t>>(0);
+  std::atomic<bool> is_open_ = true;
+  std::mutex mutex_;              // guards what follows
+  std::vector<Request> waiting_;  // until it is open
   Pool pool_;
 };
 

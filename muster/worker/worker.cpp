@@ -207,6 +207,8 @@ Result<> init(InitOptions options) {
     keeper = std::make_shared<rref::Keeper>(made->agent.self.id(), reference_ids());
     server = std::make_unique<FunctionServer>(functions(), made->thread_count,
                                               made->agent.self.id(), keeper);
+    // Others may call before all of what follows is done.
+    server->close();
     agent = NetworkAgent::start(
         made->agent,
         [made = *made](net::EpollLoop& loop) {
@@ -219,12 +221,17 @@ Result<> init(InitOptions options) {
     keeper->attach(*agent);
     if (auto set = set_current_agent(*agent); !set) agent = fail(set.error());
   }
-  const std::lock_guard lock(state.mutex);
-  state.is_starting = false;
-  if (!agent) return fail(agent.error());
-  state.agent = std::move(*agent);
-  state.server = std::move(server);
-  state.keeper = std::move(keeper);
+  FunctionServer* serving = nullptr;
+  {
+    const std::lock_guard lock(state.mutex);
+    state.is_starting = false;
+    if (!agent) return fail(agent.error());
+    state.agent = std::move(*agent);
+    state.server = std::move(server);
+    state.keeper = std::move(keeper);
+    serving = state.server.get();
+  }
+  serving->open();
   return {};
 }
 

@@ -1,0 +1,102 @@
+// The start of a worker, which others call as soon as they know of it.
+#include "muster/rpc.h"
+#include "tests/rpc/cluster.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstdint>
+#include <future>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace muster::rpc {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::options_for;
+using testing::StoreHost;
+
+const Procedure<std::string()> kAsk("ask");
+
+// One agent of its own, since a process has one `init`.
+class Peer {
+ public:
+  Result<> start(const StoreHost& store) {
+    // The group of an `init` outside of `muster run`.
+    auto started =
+        NetworkAgent::start(options_for("worker1", 1, 2), store.opener("rpc//"), server_, 60s);
+    if (!started) return fail(started.error());
+    agent_ = std::move(*started);
+    return {};
+  }
+  ~Peer() {
+    if (agent_) agent_->shutdown();
+    server_.stop();
+  }
+  Agent& agent() { return *agent_; }
+
+ private:
+  Functions functions_;
+  FunctionServer server_{functions_, 1, 1};
+  std::shared_ptr<NetworkAgent> agent_;
+};
+
+// The other worker may be through with its start first, and call at once.
+TEST(WorkerStart, a_function_that_is_called_at_once_finds_rpc_running) {
+  const auto ask = [] {
+    const auto workers_known = workers().size();
+    const auto reference = make_rref(std::int64_t{5}).value();
+    if (const auto owner = reference.owner(); !owner) throw CallException(owner.error());
+    return self().name() + " of " + std::to_string(workers_known);
+  };
+  // Inline, so that no other thread need wake up before it runs.
+  ASSERT_TRUE(define(kAsk, ask, {.run = Run::Inline}));
+  for (int i = 0; i < 500; ++i) {
+    const StoreHost store;
+    auto answer = std::async(std::launch::async, [&store] {
+      Peer peer;
+      const auto started = peer.start(store);
+      if (!started) return started.error().message;
+      const auto asked = rpc::async(peer.agent(), "worker0", kAsk).wait();
+      return asked ? *asked : asked.error().message;
+    });
+    InitOptions options;
+    options.rank = 0;
+    options.world_size = 2;
+    options.store = "127.0.0.1:" + std::to_string(store.port());
+    const auto started = init(options);
+    EXPECT_TRUE(started);
+    EXPECT_EQ(answer.get(), "worker0 of 2");
+    if (started) {
+      EXPECT_TRUE(shutdown({.graceful = false}));
+    }
+  }
+}
+
+TEST(WorkerStart, requests_to_a_closed_server_wait_and_keep_their_order) {
+  const StoreHost store;
+  auto workers = testing::start_static_group(store, 2);
+  std::vector<std::int64_t> came;
+  const auto note = [&came](std::int64_t number) { came.push_back(number); };
+  ASSERT_TRUE(workers[1]->functions.add("note", note, {.run = Run::Inline}));
+  workers[1]->server->close();
+  std::vector<Future<void>> notes;
+  for (std::int64_t i = 0; i < 10; ++i) {
+    notes.push_back(workers[0]->async<void(std::int64_t)>("worker1", 0.0, "note", i));
+  }
+  const auto late = workers[0]->async<void(std::int64_t)>("worker1", 0.05, "note", 10);
+  const auto outcome = late.wait();
+  ASSERT_FALSE(outcome);
+  EXPECT_EQ(outcome.error().kind, CallErrorKind::Timeout);
+  EXPECT_TRUE(came.empty());
+  workers[1]->server->open();
+  for (const auto& one : notes) EXPECT_TRUE(one.wait());
+  ASSERT_GE(came.size(), 10U);
+  for (std::size_t i = 0; i < 10; ++i) EXPECT_EQ(came[i], static_cast<std::int64_t>(i));
+}
+
+}  // namespace
+}  // namespace muster::rpc
