@@ -1,5 +1,7 @@
 // The start of a worker, which others call as soon as they know of it.
-#include "muster/rpc.h"
+#include "muster/rpc/call.h"
+#include "muster/rref/rref.h"
+#include "muster/worker/worker.h"
 #include "tests/rpc/cluster.h"
 
 #include <gtest/gtest.h>
