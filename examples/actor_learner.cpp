@@ -1,0 +1,255 @@
+// Actors and a learner: worker0 learns what the other workers find out.
+//
+//   muster run --nproc-per-node 3 build/bin/actor_learner
+//
+// Two kinds of objects, which never leave their workers. The Policy is on the learner. An Actor,
+// with an environment of its own, is on each of the other workers; the learner makes it there with
+// `remote`, and gives it a reference to the policy. From then on all they do are method calls: the
+// learner asks its actors to play, they read the policy and report to it through their reference.
+//
+// Each environment rewards an action the more, the nearer it is to a goal that only it knows. So
+// the policy that is best on average is the mean of the goals, and that has to come out.
+//
+// Nobody says when an object is to go. The learner drops its references to the actors; that ends
+// the actors, with them their references to the policy, and with those the last hold that others
+// had on it. The counters show it. All of that also holds while messages are lost and delayed:
+//
+//   MUSTER_FAULTS="seed=7 fail:RREF_*:first=2 delay:*:p=0.05:for=5ms" muster run …
+
+#include "muster/rpc.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <chrono>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace {
+
+namespace rpc = muster::rpc;
+using namespace std::chrono_literals;
+using Vector = std::vector<double>;
+
+constexpr std::size_t kActionSize = 4;
+constexpr std::int64_t kRounds = 40;
+constexpr double kLearningRate = 0.5;
+// Far beyond what anything here takes: passing it means that something is stuck.
+constexpr auto kPatience = 60s;
+
+// What worker `actor`'s environment is after.
+Vector goal_of(std::int64_t actor) {
+  Vector goal(kActionSize);
+  for (std::size_t i = 0; i < kActionSize; ++i) {
+    goal[i] = static_cast<double>(actor) * static_cast<double>(i + 1);
+  }
+  return goal;
+}
+
+// ---- the learner's object -----------------------------------------------------------------------
+
+// Its methods are called by several threads at once.
+class Policy {
+ public:
+  Vector action() {
+    const std::lock_guard lock(*mutex_);
+    return action_;
+  }
+
+  // An actor reports in which direction its reward grows.
+  void report(std::int64_t actor, Vector slope) {
+    const std::lock_guard lock(*mutex_);
+    slopes_[actor] = std::move(slope);
+  }
+
+  // All have reported. The slopes are added in the order of the actors, whoever came first, so that
+  // every run ends with the same numbers.
+  void learn() {
+    const std::lock_guard lock(*mutex_);
+    for (std::size_t i = 0; i < kActionSize; ++i) {
+      double sum = 0;
+      for (const auto& [actor, slope] : slopes_) sum += slope.at(i);
+      action_[i] += kLearningRate * sum / static_cast<double>(slopes_.size());
+    }
+    slopes_.clear();
+  }
+
+ private:
+  // An object is moved to the place where it then stays; a mutex cannot be.
+  std::unique_ptr<std::mutex> mutex_ = std::make_unique<std::mutex>();
+  Vector action_ = Vector(kActionSize);
+  std::map<std::int64_t, Vector> slopes_;
+};
+
+// ---- the actors' objects ------------------------------------------------------------------------
+
+class Actor {
+ public:
+  Actor(rpc::RRef<Policy> policy, std::int64_t id)
+      : policy_(std::move(policy)), id_(id), goal_(goal_of(id)) {}
+
+  // Tries the policy's action, and what is a little to both sides of it.
+  void play();
+
+ private:
+  double reward(const Vector& action) const {
+    double distance = 0;
+    for (std::size_t i = 0; i < kActionSize; ++i) distance += std::pow(action[i] - goal_[i], 2);
+    return -distance / 2;
+  }
+
+  rpc::RRef<Policy> policy_;
+  std::int64_t id_;
+  Vector goal_;
+};
+
+}  // namespace
+
+// Neither is ever sent, so nothing says how: others can only have references.
+template <>
+inline constexpr bool muster::rpc::kIsObject<Policy> = true;
+template <>
+inline constexpr bool muster::rpc::kIsObject<Actor> = true;
+
+namespace {
+
+// What is called of another worker. Declared once, for both sides.
+const rpc::Procedure<Vector(rpc::RRef<Policy>)> kAction("policy.action");
+const rpc::Procedure<void(rpc::RRef<Policy>, std::int64_t actor, Vector slope)> kReport(
+    "policy.report");
+const rpc::Procedure<Actor(rpc::RRef<Policy>, std::int64_t id)> kMakeActor("actor");
+const rpc::Procedure<void(rpc::RRef<Actor>)> kPlay("actor.play");
+
+// What a call gave. Its failure is for the caller of the method, who gets it as an error again.
+template <typename T>
+T value_of(rpc::CallResult<T> outcome) {
+  if (!outcome) throw rpc::CallException(outcome.error());
+  if constexpr (!std::is_void_v<T>) return std::move(*outcome);
+}
+
+void Actor::play() {
+  constexpr double kStep = 0.25;
+  Vector action = value_of(policy_.within(kPatience).call(kAction));
+  Vector slope(kActionSize);
+  for (std::size_t i = 0; i < kActionSize; ++i) {
+    const double center = action[i];
+    action[i] = center + kStep;
+    const double above = reward(action);
+    action[i] = center - kStep;
+    slope[i] = (above - reward(action)) / (2 * kStep);
+    action[i] = center;
+  }
+  value_of(policy_.within(kPatience).call(kReport, id_, slope));
+}
+
+// ---- counters -----------------------------------------------------------------------------------
+
+// The values that this worker owns and others refer to, and how many references they have.
+std::string counters() {
+  const auto figures = rpc::debug_info();
+  return fmt::format("{} owned, {} forks", figures.at("num_owner_rrefs"), figures.at("num_forks"));
+}
+
+// Others are told of a reference, and of its end, while the program goes on; so a counter may be
+// behind for a moment.
+bool comes_to(std::string_view wanted) {
+  const auto ends = std::chrono::steady_clock::now() + kPatience;
+  while (counters() != wanted) {
+    if (std::chrono::steady_clock::now() > ends) return false;
+    std::this_thread::sleep_for(1ms);
+  }
+  return true;
+}
+
+void say(std::string_view text) {
+  fmt::print("{}: {}\n", rpc::self().name(), text);
+  std::fflush(stdout);
+}
+
+// ---- the learner --------------------------------------------------------------------------------
+
+// Throws what goes wrong.
+void learn() {
+  const auto policy = value_of(rpc::make_rref(Policy()));
+  Policy& here = *value_of(policy.local_value());
+
+  std::vector<rpc::RRef<Actor>> actors;
+  for (const rpc::WorkerInfo& worker : rpc::workers()) {
+    if (worker.id() == 0) continue;
+    const std::int64_t id = worker.id();
+    actors.push_back(value_of(rpc::remote(worker, kMakeActor, policy, id)));
+  }
+  for (std::int64_t round = 0; round < kRounds; ++round) {
+    std::vector<rpc::Future<void>> playing;
+    for (const auto& actor : actors) playing.push_back(actor.within(kPatience).async(kPlay));
+    for (const auto& one : playing) one.get();
+    here.learn();
+  }
+
+  const Vector learned = here.action();
+  for (std::size_t i = 0; i < kActionSize; ++i) {
+    double mean = 0;
+    for (std::size_t k = 1; k <= actors.size(); ++k) {
+      mean += goal_of(static_cast<std::int64_t>(k))[i] / static_cast<double>(actors.size());
+    }
+    if (std::abs(learned[i] - mean) > 1e-9) {
+      throw std::runtime_error(fmt::format("learned {}, which is not the mean", learned));
+    }
+  }
+  say(fmt::format("learned {}", fmt::join(learned, " ")));
+
+  // Each actor has one reference to the policy.
+  const std::string at_work = fmt::format("1 owned, {} forks", actors.size());
+  if (!comes_to(at_work)) throw std::runtime_error("at work: " + counters());
+  say(at_work);
+  actors.clear();
+  if (!comes_to("0 owned, 0 forks")) throw std::runtime_error("in the end: " + counters());
+  say(counters());
+}
+
+// Others may call it as soon as `init` returns on any worker.
+template <typename F>
+void offer(const auto& procedure, F function) {
+  if (const auto defined = rpc::define(procedure, function); !defined) {
+    throw std::runtime_error(defined.error().message);
+  }
+}
+
+void work() {
+  offer(kAction, rpc::method(&Policy::action));
+  offer(kReport, rpc::method(&Policy::report));
+  offer(kMakeActor,
+        [](const rpc::RRef<Policy>& policy, std::int64_t id) { return Actor(policy, id); });
+  offer(kPlay, rpc::method(&Actor::play));
+  if (const auto started = rpc::init(); !started) {
+    throw std::runtime_error(started.error().message);
+  }
+  if (rpc::workers().size() < 2) throw std::runtime_error("at least one actor is needed");
+  if (rpc::self().id() == 0) learn();
+  // The actors wait here for the learner, and serve it meanwhile. A reference that somebody had
+  // kept would be an error.
+  value_of(rpc::shutdown({.ignores_leaks = false}));
+}
+
+}  // namespace
+
+int main() {
+  try {
+    work();
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "actor_learner: {}\n", error.what());
+    return 1;
+  }
+  return 0;
+}
