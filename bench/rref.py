@@ -229,10 +229,10 @@ class Comparison:
         for name, python in torches[: self.plan.torches_max]:
             self.contenders[name] = Torch(name, python, self.cores)
         try:
+            # First: later, processes that live on have memory to spare that was freed before.
+            self.compare_memory(TRANSPORTS[0])
             for transport in TRANSPORTS:
                 self.compare(transport)
-            for transport in TRANSPORTS[:1]:
-                self.compare_memory(transport)
         finally:
             for contender in self.contenders.values():
                 contender.close()

@@ -31,8 +31,8 @@ CallError refusal(std::string text) {
 Handle::Handle(std::shared_ptr<Keeper> keeper, std::shared_ptr<Owned> owned)
     : keeper_(std::move(keeper)), owned_(std::move(owned)) {
   data_.owner = keeper_->self();
-  data_.rref = owned_->rref;
-  data_.type = owned_->type;
+  data_.rref = owned_->rref();
+  data_.type = owned_->type();
 }
 
 Handle::Handle(std::shared_ptr<Keeper> keeper, const ForkData& data)
@@ -44,6 +44,11 @@ Handle::~Handle() {
 
 std::string Handle::text() const {
   return is_owner() ? owner_text(rref()) : user_text(rref(), fork());
+}
+
+std::optional<rpc::Future<>> Handle::creation() const {
+  const std::lock_guard lock(keeper_->mutex_);
+  return creation_;
 }
 
 // ---- carrying out -------------------------------------------------------------------------------
@@ -107,7 +112,7 @@ void Keeper::carry_out(Effects effects) {
     }
   }
   for (const Effects::Send& one : effects.sends) send(one);
-  for (const auto& [owned, error] : failed) owned->promise.set(call_failed(error));
+  for (const auto& [owned, error] : failed) owned->set(call_failed(error));
   for (const auto& [go_on, error] : going_on) go_on(error ? &*error : nullptr);
   if (released.empty()) return;
   // The destructors of a program's values are its own: they run where its callbacks run.
@@ -146,31 +151,28 @@ void Keeper::send(const Effects::Send& send) {
 
 std::shared_ptr<Owned> Keeper::owned_entry(GlobalId rref, const std::string& type) {
   auto& entry = owned_[rref];
-  if (!entry) {
-    entry = std::make_shared<Owned>();
-    entry->rref = rref;
-    entry->type = type;
-  }
+  if (!entry) entry = std::make_shared<Owned>(rref, type);
   return entry;
 }
 
 std::shared_ptr<Handle> Keeper::make_local(std::shared_ptr<rpc::Object> value) {
-  auto owned = std::make_shared<Owned>();
-  owned->type = value->type();
+  GlobalId rref;
   {
     const std::lock_guard lock(mutex_);
-    owned->rref = ledger_.create_local();
+    rref = ledger_.create_local();
   }
-  owned->promise.set(std::move(value));
+  auto owned = std::make_shared<Owned>(rref, value->type());
+  owned->set(std::move(value));
   return std::make_shared<Handle>(shared_from_this(), std::move(owned));
 }
 
 // Tells how the call that makes a value went.
 class Keeper::CreationSink final : public rpc::CallSink {
  public:
-  CreationSink(std::shared_ptr<Keeper> keeper, std::shared_ptr<Handle> handle,
+  CreationSink(std::shared_ptr<Keeper> keeper, const std::shared_ptr<Handle>& handle,
                std::vector<std::uint64_t> forks, rpc::Promise<> promise, rpc::Pool& callbacks)
       : keeper_(std::move(keeper)),
+        handle_(handle),
         owned_(handle->owned()),
         rref_(handle->rref()),
         fork_(handle->fork()),
@@ -195,12 +197,13 @@ class Keeper::CreationSink final : public rpc::CallSink {
     keeper_->creation_ended(owned_, rref_, fork_, error);
     CallResult<> result;
     if (error) result = call_failed(*error);
+    if (!error) keeper_->creation_succeeded(handle_);
     promise_.set_on(callbacks_, std::move(result), [&calls] { calls.finished(); });
   }
 
  private:
-  // Not the handle: it may be dropped before.
   std::shared_ptr<Keeper> keeper_;
+  std::weak_ptr<Handle> handle_;  // it may be dropped before
   std::shared_ptr<Owned> owned_;
   GlobalId rref_;
   GlobalId fork_;
@@ -222,7 +225,7 @@ CallResult<std::shared_ptr<Handle>> Keeper::remote(const RemoteCall& call) {
       const std::lock_guard lock(mutex_);
       owned = owned_entry(ledger_.create_self(), call.type);
     }
-    fork = owned->rref;
+    fork = owned->rref();
     handle = std::make_shared<Handle>(shared_from_this(), std::move(owned));
     handle->data_.fork = fork;
   } else {
@@ -261,7 +264,7 @@ CallResult<std::shared_ptr<Handle>> Keeper::remote(const RemoteCall& call) {
 
 void Keeper::creation_ended(const std::shared_ptr<Owned>& self_owned, GlobalId rref, GlobalId fork,
                             const std::optional<CallError>& error) {
-  if (self_owned && error) self_owned->promise.set(call_failed(creation_error(*error)));
+  if (self_owned && error) self_owned->set(call_failed(creation_error(*error)));
   change([&](Effects& out) {
     if (self_owned) {
       ledger_.self_finished(rref, out);
@@ -269,6 +272,17 @@ void Keeper::creation_ended(const std::shared_ptr<Owned>& self_owned, GlobalId r
       ledger_.creation_finished(fork, error, out);
     }
   });
+}
+
+// The future of a creation is as large as all else that a reference needs, and most live on long
+// after it: from now on all that went well share one.
+void Keeper::creation_succeeded(const std::weak_ptr<Handle>& weak) {
+  static const auto* const kSucceeded = new rpc::Future<>(rpc::Future<>::ready({}));
+  const std::shared_ptr<Handle> handle = weak.lock();
+  if (!handle) return;
+  std::optional<rpc::Future<>> before = *kSucceeded;
+  const std::lock_guard lock(mutex_);
+  before.swap(handle->creation_);
 }
 
 void Keeper::dropped(GlobalId fork) {

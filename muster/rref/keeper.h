@@ -15,6 +15,7 @@
 #include "muster/rpc/object.h"
 #include "muster/rref/ids.h"
 #include "muster/rref/ledger.h"
+#include "muster/rref/owned.h"
 
 #include <condition_variable>
 #include <cstdint>
@@ -30,15 +31,6 @@
 namespace muster::rref {
 
 class Keeper;
-using ObjectFuture = rpc::Future<std::shared_ptr<rpc::Object>>;
-
-// A value that is owned here, or will be.
-struct Owned {
-  GlobalId rref;
-  std::string type;
-  rpc::Promise<std::shared_ptr<rpc::Object>> promise;
-  ObjectFuture value = promise.future();
-};
 
 // One reference as a program holds it; the last copy gone, it is released. A reference to what is
 // owned here has `owned` and no fork.
@@ -62,14 +54,14 @@ class Handle {
 
   // How the call that makes the value went; nothing for a reference that was received, or of a
   // value that was there before.
-  const std::optional<rpc::Future<>>& creation() const { return creation_; }
+  std::optional<rpc::Future<>> creation() const;
 
  private:
   friend class Keeper;
   std::shared_ptr<Keeper> keeper_;
   std::shared_ptr<Owned> owned_;
   ForkData data_;
-  std::optional<rpc::Future<>> creation_;
+  std::optional<rpc::Future<>> creation_;  // guarded by the keeper's mutex once others have this
 };
 
 // What `remote` asks for.
@@ -149,6 +141,7 @@ class Keeper final : public rpc::References, public std::enable_shared_from_this
   std::shared_ptr<Owned> owned_entry(GlobalId rref, const std::string& type);
   void creation_ended(const std::shared_ptr<Owned>& self_owned, GlobalId rref, GlobalId fork,
                       const std::optional<rpc::CallError>& error);
+  void creation_succeeded(const std::weak_ptr<Handle>& weak);
   void dropped(GlobalId fork);
   void serve_control(rpc::Request& request);
   void serve_fetch(rpc::Request& request);

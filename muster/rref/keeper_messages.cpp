@@ -136,15 +136,15 @@ void Keeper::end_creation(std::uint64_t rref, CallResult<std::shared_ptr<rpc::Ob
     // Nobody wants the value of a reference that has ended meanwhile.
     if (ledger_.holds(id)) owned = owned_entry(id, outcome ? (*outcome)->type() : std::string());
   }
-  if (owned && outcome && owned->type != (*outcome)->type()) {
+  if (owned && outcome && owned->type() != (*outcome)->type()) {
     outcome = rpc::call_failed(
         {CallErrorKind::Rejected,
          fmt::format("the function made a value of type {}, and the reference is to one of {}",
-                     (*outcome)->type(), owned->type),
+                     (*outcome)->type(), owned->type()),
          "", false});
   }
   // Before anybody is told that it exists.
-  if (owned) owned->promise.set(std::move(outcome));
+  if (owned) owned->set(std::move(outcome));
   change([&](Effects& out) { ledger_.created(id, out); });
 }
 
@@ -221,7 +221,7 @@ void Keeper::answer_fetch(GlobalId rref, rpc::Request request) {
     return request.responder.fail(error.type, error.message);
   }
   auto waiting = std::make_shared<rpc::Request>(std::move(request));
-  owned->value.on_done([self = weak_from_this(), waiting](const auto& outcome) {
+  owned->value().on_done([self = weak_from_this(), waiting](const auto& outcome) {
     if (!outcome) return waiting->responder.fail(outcome.error().type, outcome.error().message);
     const auto keeper = self.lock();
     if (!keeper) return;

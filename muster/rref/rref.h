@@ -111,7 +111,7 @@ class RRef {
   CallResult<T*> local_value() const requires(!std::is_void_v<T>) {
     if (!handle_) return call_failed(internal::no_reference());
     if (!handle_->is_owner()) return call_failed(internal::not_the_owner(*handle_));
-    const auto& outcome = handle_->owned()->value.wait();
+    const auto outcome = handle_->owned()->wait();
     if (!outcome) return call_failed(outcome.error());
     return &static_cast<TypedObject<T>&>(**outcome).value();
   }
@@ -168,7 +168,7 @@ class RRef {
     return future;
   }
   Future<T> fetch_here() const {
-    return handle_->owned()->value.then([](const auto& outcome) -> CallResult<T> {
+    return handle_->owned()->value().then([](const auto& outcome) -> CallResult<T> {
       if (!outcome) return call_failed(outcome.error());
       if constexpr (std::is_void_v<T>) {
         return {};
