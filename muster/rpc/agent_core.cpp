@@ -324,6 +324,15 @@ void AgentCore::look_after_all() {
   for (const auto& [number, one] : incoming_) one->look_after(now, options_.silence_max);
 }
 
+std::size_t AgentCore::peer_count() const {
+  std::size_t count = 0;
+  for (const auto& [number, one] : incoming_) {
+    const WorkerInfo* const from = one->from();
+    if (from != nullptr && from->id() != reception_->self.id()) ++count;
+  }
+  return count;
+}
+
 bool AgentCore::has_output() const {
   for (const auto& [number, one] : incoming_) {
     if (one->queued_bytes() > 0) return true;

@@ -95,7 +95,8 @@ class AgentCore final : private GroupEvents {
   void accept(std::unique_ptr<Stream> stream, std::string where);
   // Nothing before `join`.
   Group* group() { return group_.get(); }
-  std::size_t incoming_count() const { return incoming_.size(); }
+  // How many connections other workers have to this one.
+  std::size_t peer_count() const;
   // Whether answers are on their way.
   bool has_output() const;
 

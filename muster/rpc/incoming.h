@@ -62,6 +62,8 @@ class Incoming final : public LinkEvents {
 
   void look_after(TimePoint now, Duration silence_max);
   std::size_t queued_bytes() const { return link_->queued_bytes(); }
+  // Who opened it; nothing until it has said so.
+  const WorkerInfo* from() const { return from_.get(); }
 
  private:
   class Back;

@@ -219,8 +219,7 @@ Task<void> NetworkAgent::end_group_on_loop(std::promise<void>& ended) {
 
 Task<void> NetworkAgent::wait_until_alone(std::promise<void>& alone) {
   const TimePoint deadline = loop_.now() + kDrainMax;
-  // One connection may be from this worker to itself.
-  while (core_.incoming_count() > 1 && loop_.now() < deadline) {
+  while (core_.peer_count() > 0 && loop_.now() < deadline) {
     const TimePoint soon = loop_.now() + std::chrono::milliseconds(1);
     co_await sleep_until(loop_, soon);
   }

@@ -60,6 +60,12 @@ class ParameterServer(launch.Case):
         self.end_all(0)
         self.assert_trained(agents, 4)
 
+    def test_the_last_to_leave_waits_until_late_answers_have_arrived(self):
+        for count in (2, 3):
+            agent = self.launch(f"--nproc-per-node={count}", PROGRAM,
+                                env={"MUSTER_FAULTS": "delay:SCRIPT_RET:for=20ms"})
+            self.assert_trained([agent], count)
+
     def test_a_worker_that_is_killed_at_work_does_not_disturb_the_next_round(self):
         script = self.script(DIES_ONCE)
         agent = self.launch("--nproc-per-node=3", "--max-restarts=1", script,
