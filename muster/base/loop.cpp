@@ -3,7 +3,6 @@
 #include "muster/base/assert.h"
 
 #include <algorithm>
-#include <ctime>
 
 namespace muster {
 namespace {
@@ -47,14 +46,6 @@ Loop::~Loop() {
   MUSTER_ASSERT(!has_ready());
   MUSTER_ASSERT(heap_.size() == cancelled_count_);
   ready_.next_ = nullptr;
-}
-
-Duration Loop::wall_time() const {
-  // At the instant that `now` gives, which may be a while ago.
-  timespec time{};
-  ::clock_gettime(CLOCK_REALTIME, &time);
-  const Duration wall = std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
-  return wall - (SystemClock().now() - now());
 }
 
 void Loop::soon(Ready& place, std::coroutine_handle<> coroutine) {

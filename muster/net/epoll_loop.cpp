@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <ctime>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -67,6 +68,14 @@ EpollLoop::~EpollLoop() {
 // Both wake the loop while they hold the lock, and the destructor takes it: so a loop may be
 // destroyed by its own thread as soon as it has been stopped, even if the thread that stopped it is
 // still on its way out of the call.
+Duration EpollLoop::wall_time() const {
+  timespec time{};
+  ::clock_gettime(CLOCK_REALTIME, &time);
+  const Duration wall = std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
+  // At the instant that `now` gives, which may be a while ago.
+  return wall - (clock_.now() - now());
+}
+
 void EpollLoop::post(std::function<void()> work) {
   const std::lock_guard lock(posted_mutex_);
   posted_.push_back(std::move(work));

@@ -57,6 +57,7 @@ class EpollLoop final : public Loop {
   ~EpollLoop() override;
 
   TimePoint now() const override { return now_; }
+  Duration wall_time() const override;
   void post(std::function<void()> work) override;
 
   // Runs until `stop`. A stop before the run ends it at once.

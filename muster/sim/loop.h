@@ -64,7 +64,6 @@ class Loop final : public muster::Loop {
   Loop() = default;
 
   TimePoint now() const override { return now_; }
-  Duration wall_time() const override { return now_.time_since_epoch(); }
   void post(std::function<void()> work) override { posted_.push(std::move(work)); }
 
   // How many turns one run may take before it counts as endless.
@@ -126,6 +125,8 @@ class LocalLoop final : public muster::Loop {
 
   // The host's own clock.
   TimePoint now() const override { return to_local(world_.now()); }
+  // Hosts whose clocks drift apart still have the same wall clock, as if it were set all the time.
+  Duration wall_time() const override { return world_.wall_time(); }
   void post(std::function<void()> work) override { posted_.push(std::move(work)); }
 
   // Stopped, nothing on this loop runs: no timer, no coroutine, no posted work, no event of a
