@@ -298,8 +298,10 @@ namespace {
 
 TEST(LedgerSim, FreesEverythingAndNothingTooEarly) {  // S161
   Met met;
-#ifdef __OPTIMIZE__
-  const auto seeds = tests::seeds_to_run(2000, 500);
+#if defined(NDEBUG)
+  const auto seeds = tests::seeds_to_run(16000, 4000);
+#elif defined(__OPTIMIZE__)
+  const auto seeds = tests::seeds_to_run(1000, 250);
 #else
   const auto seeds = tests::seeds_to_run(250, 50);
 #endif

@@ -104,7 +104,7 @@ class References : public ::testing::TestWithParam<Way> {
       const std::lock_guard lock(mutex_);
       kept_.clear();
     });
-    add(kGated, [this] { return gate_.get_future().get(); });
+    add(kGated, [this] { return opened_.get(); });
     add(kMakeCounter, [](Number start) { return Counter(start); });
     add(kCounterAdd, rpc::method(&Counter::add));
     add(kCounterGet, rpc::method(&Counter::get));
@@ -138,6 +138,7 @@ class References : public ::testing::TestWithParam<Way> {
   std::mutex mutex_;
   std::vector<RRef<Number>> kept_;
   std::promise<Number> gate_;
+  const std::shared_future<Number> opened_ = gate_.get_future().share();
   Workers workers_;
 };
 
@@ -522,15 +523,20 @@ TEST_P(References, outlive_the_agent_and_only_say_that_it_has_ended) {
 
 TEST_P(References, are_released_though_all_threads_of_the_owner_are_busy) {
   start(2);
+  std::vector<rpc::Future<Number>> busy;
   {
     const auto made = rpc::remote(agent(0), "worker1", kAdd, 1, 2);
     ASSERT_EQ(made->to_here().value(), 3);
     expect_owners_and_forks(1, 1, 1);
-    std::vector<rpc::Future<Number>> busy;
-    busy.push_back(rpc::async(agent(0), "worker1", kGated));
+    for (int i = 0; i < 8; ++i) busy.push_back(rpc::async(agent(0), "worker1", kGated));
+    for (int i = 0; i < 10'000 && workers_[1]->server->idle_count() > 0; ++i) {
+      std::this_thread::sleep_for(1ms);
+    }
+    ASSERT_EQ(workers_[1]->server->idle_count(), 0U);
   }
   expect_owners_and_forks(1, 0, 0);
   gate_.set_value(1);
+  for (const auto& one : busy) EXPECT_TRUE(one.wait());
 }
 
 }  // namespace
