@@ -219,7 +219,10 @@ Result<> init(InitOptions options) {
   if (agent) {
     (*agent)->set_references(keeper);
     keeper->attach(*agent);
-    if (auto set = set_current_agent(*agent); !set) agent = fail(set.error());
+    if (auto set = set_current_agent(*agent); !set) {
+      keeper->stop();  // it has the agent
+      agent = fail(set.error());
+    }
   }
   FunctionServer* serving = nullptr;
   {

@@ -78,6 +78,24 @@ TEST(WorkerStart, a_function_that_is_called_at_once_finds_rpc_running) {
   }
 }
 
+TEST(WorkerStart, beside_an_agent_that_is_current_is_refused_and_leaves_nothing_behind) {
+  const StoreHost store;
+  auto others = testing::start_static_group(store, 1);
+  ASSERT_TRUE(set_current_agent(others[0]->agent));
+  InitOptions options;
+  options.name = "alone";
+  options.rank = 0;
+  options.world_size = 1;
+  options.store = "127.0.0.1:" + std::to_string(store.port());
+  const auto started = init(options);
+  ASSERT_FALSE(started);
+  EXPECT_EQ(started.error().kind, ErrorKind::Conflict);
+  EXPECT_EQ(self().name(), "worker0");
+  clear_current_agent();
+  ASSERT_TRUE(init(options));
+  EXPECT_TRUE(shutdown());
+}
+
 TEST(WorkerStart, requests_to_a_closed_server_wait_and_keep_their_order) {
   const StoreHost store;
   auto workers = testing::start_static_group(store, 2);
