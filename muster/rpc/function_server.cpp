@@ -223,7 +223,7 @@ void FunctionServer::serve_call(Request request) {
   if (function == nullptr) return;
   if (function->run() == Run::Inline) return call->run(*function);
   if (!pool_.post([call, function] { call->run(*function); })) {
-    call->fail({"", "this worker is stopping"});
+    call->fail({"", error_on_node_text(id_, "this worker is stopping")});
   }
 }
 

@@ -365,7 +365,10 @@ std::string Keeper::stop() {
     creating.swap(creating_);
     changed_.notify_all();
   }
-  const CallError error = refusal("RPC is no longer running on this worker");
+  // Others are told so, too.
+  const CallError error =
+      refusal(fmt::format("RPC is no longer running on {}",
+                          with ? with->self().describe() : std::string("this worker")));
   for (const auto& [id, waiting] : settling) {
     for (const GoOn& go_on : waiting) go_on(&error);
   }

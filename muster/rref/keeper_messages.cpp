@@ -1,5 +1,6 @@
 // What the messages of a worker have to do with its references: those that carry some, those that
 // make some, and those about them.
+#include "muster/rpc/texts.h"
 #include "muster/rref/control.h"
 #include "muster/rref/errors.h"
 #include "muster/rref/keeper.h"
@@ -221,10 +222,13 @@ void Keeper::answer_fetch(GlobalId rref, rpc::Request request) {
     return request.responder.fail(error.type, error.message);
   }
   auto waiting = std::make_shared<rpc::Request>(std::move(request));
-  owned->value().on_done([self = weak_from_this(), waiting](const auto& outcome) {
+  owned->value().on_done([self = weak_from_this(), id = self_, waiting](const auto& outcome) {
     if (!outcome) return waiting->responder.fail(outcome.error().type, outcome.error().message);
     const auto keeper = self.lock();
-    if (!keeper) return;
+    if (!keeper) {
+      const std::string text = rpc::error_on_node_text(id, "RPC is no longer running");
+      return waiting->responder.fail("", text);
+    }
     FetchFreight freight(keeper.get(), waiting->from->id());
     rpc::Writer writer;
     writer.set_freight(&freight);
