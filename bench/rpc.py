@@ -56,7 +56,7 @@ class Plan:
 FULL = Plan(
     seconds=0.4,
     busy_seconds=0.5,
-    idle_seconds=3.0,
+    idle_seconds=20.0,
     torch=True,
     threads=(4, 16),
     volume_repetitions=REPETITIONS,
@@ -65,7 +65,7 @@ FULL = Plan(
 QUICK = Plan(
     seconds=0.1,
     busy_seconds=0.2,
-    idle_seconds=1.0,
+    idle_seconds=10.0,
     torch=False,
     threads=(),
     volume_repetitions=3,

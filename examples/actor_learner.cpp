@@ -17,6 +17,7 @@
 //   MUSTER_FAULTS="seed=7 fail:RREF_*:first=2 delay:*:p=0.05:for=5ms" muster run …
 
 #include "muster/rpc.h"
+#include "muster/worker/testing.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -31,7 +32,6 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
-#include <thread>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -163,13 +163,9 @@ std::string counters() {
 
 // Others are told of a reference, and of its end, while the program goes on; so a counter may be
 // behind for a moment.
-bool comes_to(std::string_view wanted) {
-  const auto ends = std::chrono::steady_clock::now() + kPatience;
-  while (counters() != wanted) {
-    if (std::chrono::steady_clock::now() > ends) return false;
-    std::this_thread::sleep_for(1ms);
-  }
-  return true;
+void expect(const rpc::testing::OwnersAndForks& wanted) {
+  const auto came = rpc::testing::wait_until_owners_and_forks_on(rpc::self(), wanted, kPatience);
+  if (!came) throw std::runtime_error(came.error().message);
 }
 
 void say(std::string_view text) {
@@ -210,11 +206,10 @@ void learn() {
   say(fmt::format("learned {}", fmt::join(learned, " ")));
 
   // Each actor has one reference to the policy.
-  const std::string at_work = fmt::format("1 owned, {} forks", actors.size());
-  if (!comes_to(at_work)) throw std::runtime_error("at work: " + counters());
-  say(at_work);
+  expect({1, static_cast<std::int64_t>(actors.size())});
+  say(counters());
   actors.clear();
-  if (!comes_to("0 owned, 0 forks")) throw std::runtime_error("in the end: " + counters());
+  expect({0, 0});
   say(counters());
 }
 

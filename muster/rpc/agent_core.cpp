@@ -56,7 +56,14 @@ AgentCore::AgentCore(CoreOptions options, Loop& loop, const Clock& clock, Reques
 
 AgentCore::~AgentCore() { MUSTER_ASSERT(workers_.empty() && incoming_.empty()); }
 
-void AgentCore::begin() { tick_.set(loop_.now() + options_.sign_of_life_interval); }
+void AgentCore::begin() { set_tick(); }
+
+// At the same moments in all processes of a machine, whose clock is the same: then one waking up
+// does for what is said and what is heard.
+void AgentCore::set_tick() {
+  const Duration interval = options_.sign_of_life_interval;
+  tick_.set(TimePoint((loop_.now().time_since_epoch() / interval + 1) * interval));
+}
 
 Task<Result<>> AgentCore::join(store::Store& store, GroupEntry entry) {
   // A secret that only those know who can read the store; the first to come makes it.
@@ -226,9 +233,12 @@ void AgentCore::submit(std::string_view to, Message request, std::optional<Durat
                                            unknown_destination_name_text(self(), to), "", false});
   }
   const TimePoint deadline = timeout ? clock_.now() + *timeout : kNever;
-  Departure call{std::move(outgoing), std::move(request), timeout.value_or(Duration::zero()),
-                 deadline, std::move(sink)};
-  if (options_.faults && go_wrong(call)) return;
+  const Duration length = timeout.value_or(Duration::zero());
+  if (!options_.faults) {
+    return outgoing->submit(std::move(request), length, deadline, std::move(sink));
+  }
+  Departure call{std::move(outgoing), std::move(request), length, deadline, std::move(sink)};
+  if (go_wrong(call)) return;
   call.outgoing->submit(std::move(call.request), call.timeout, call.deadline, std::move(call.sink));
 }
 
@@ -247,6 +257,7 @@ class AgentCore::RelaySink final : public CallSink {
     }
     calls.finished();
   }
+  bool is_made() const override { return false; }
   // The connection of a call that was not handed to any.
   static constexpr PeerId kNobody = 0;
 
@@ -313,7 +324,7 @@ Task<void> AgentCore::run_later(TimePoint when, std::function<void()> work) {
 
 void AgentCore::look_after_all() {
   const TimePoint now = loop_.now();
-  tick_.set(now + options_.sign_of_life_interval);
+  set_tick();
   LargeMemory::of_process().trim(clock_.now());
   std::vector<std::shared_ptr<Outgoing>> outgoing;
   {

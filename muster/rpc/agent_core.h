@@ -43,7 +43,7 @@ struct CoreOptions {
   std::uint64_t incarnation = 0;
   // A connection on which nothing was sent for so long carries a sign of life; one on which nothing
   // was heard for `silence_max` is given up.
-  Duration sign_of_life_interval = std::chrono::seconds(2);
+  Duration sign_of_life_interval = std::chrono::seconds(5);
   Duration silence_max = std::chrono::seconds(10);
   Duration connect_timeout = std::chrono::seconds(10);
   LinkOptions link;
@@ -113,6 +113,7 @@ class AgentCore final : private GroupEvents {
   void tell_replaced(const WorkerInfo& worker);
   void tell_joined(std::vector<Member> members);
   void look_after_all();
+  void set_tick();
 
   // A call on its way to one worker.
   struct Departure;

@@ -41,6 +41,8 @@ class FreightSink final : public CallSink {
     }
     sink_->ended(std::move(outcome), calls);
   }
+  bool wants_late_answer() const override { return sink_->wants_late_answer(); }
+  void came_late(Message response) override { sink_->came_late(std::move(response)); }
 
  private:
   std::unique_ptr<CallSink> sink_;

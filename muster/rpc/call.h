@@ -48,7 +48,10 @@ class Destination {
 
   // The timeout of this call; 0: none.
   Destination within(Duration timeout) && {
-    timeout_seconds_ = std::chrono::duration<double>(timeout).count();
+    return std::move(*this).within_seconds(std::chrono::duration<double>(timeout).count());
+  }
+  Destination within_seconds(double timeout) && {
+    timeout_seconds_ = timeout;
     return std::move(*this);
   }
 

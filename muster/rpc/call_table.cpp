@@ -125,11 +125,6 @@ std::optional<std::uint64_t> CallTable::abandon(CallId id) {
   return token;
 }
 
-bool CallTable::is_late(CallId id) const {
-  const std::size_t index = find(id);
-  return index != slots_.size() && slots_[index].state == State::Late;
-}
-
 bool CallTable::is_wanted(CallId id) {
   const std::size_t index = find(id);
   if (index == slots_.size()) return false;

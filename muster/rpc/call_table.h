@@ -101,8 +101,6 @@ class CallTable {
   // Whether the call still waits. One that has timed out meanwhile is forgotten: the caller knows
   // that no response can come.
   bool is_wanted(CallId id);
-  // Whether its time was over, and a response may still come.
-  bool is_late(CallId id) const;
 
   // The agent stops: all calls, oldest first. Numbers go on from where they were.
   [[nodiscard]] std::vector<EndedCall> clear();

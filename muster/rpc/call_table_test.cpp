@@ -88,15 +88,12 @@ TEST(CallTable, DoesNotLetOnePeerAnswerForAnother) {
 TEST(CallTable, DropsALateResponseOnceAndThenDoesNotKnowIt) {
   CallTable table;
   const CallId id = table.add(call(kPeer, at(1s), 5)).value();
-  EXPECT_FALSE(table.is_late(id));
   EXPECT_EQ(table.due(at(1s)), (Calls{{id, 5}}));
   EXPECT_EQ(table.late_count(), 1u);
-  EXPECT_TRUE(table.is_late(id));
   const auto late = table.responded(id, kPeer);
   EXPECT_EQ(late.answer, Answer::Late);
   EXPECT_EQ(late.token, 0u);
   EXPECT_EQ(table.late_count(), 0u);
-  EXPECT_FALSE(table.is_late(id));
   EXPECT_EQ(table.responded(id, kPeer).answer, Answer::Unknown);
 }
 

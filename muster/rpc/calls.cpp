@@ -24,10 +24,10 @@ CallResult<CallId> Calls::start(const CallStart& call, std::unique_ptr<CallSink>
   if (closed_) return call_failed(*closed_);
   const Result<CallId> id = table_.add({call.connection, call.deadline, token});
   if (!id) return call_failed({CallErrorKind::Unreachable, id.error().message, "", false});
+  if (sink->is_made()) ++started_count_;
   pending->sink = std::move(sink);
   (void)pending.release();  // comes back as the token
   ++active_count_;
-  ++started_count_;
   const bool is_earlier = call.deadline < armed_;
   if (is_earlier) armed_ = call.deadline;
   lock.unlock();
@@ -87,21 +87,18 @@ TimePoint Calls::expire(TimePoint now) {
   const std::vector<EndedCall> ended = table_.due(now);
   armed_ = table_.next_deadline();
   const TimePoint next = armed_;
-  lock.unlock();
+  std::vector<std::shared_ptr<Pending>> over;
   for (const EndedCall& call : ended) {
-    auto pending = owner_of(call.token);
-    if (const auto carrier = pending->carrier.lock()) carrier->timed_out(call.id);
-    CallSink& sink = *pending->sink;
-    const CallError error{CallErrorKind::Timeout, timeout_text(pending->timeout), "", true};
-    if (!sink.wants_late_answer()) {
-      sink.ended(call_failed(error), *this);
-      continue;
-    }
-    sink.ended(call_failed(error), *this);
-    lock.lock();
-    // Its answer may have come, or its connection ended, meanwhile.
-    if (table_.is_late(call.id)) late_.emplace(call.id, std::move(pending));
-    lock.unlock();
+    over.push_back(owner_of(call.token));
+    // Before the answer can come: another thread may read it now.
+    if (over.back()->sink->wants_late_answer()) late_.emplace(call.id, over.back());
+  }
+  lock.unlock();
+  for (std::size_t index = 0; index < ended.size(); ++index) {
+    Pending& pending = *over[index];
+    if (const auto carrier = pending.carrier.lock()) carrier->timed_out(ended[index].id);
+    pending.sink->ended(
+        call_failed({CallErrorKind::Timeout, timeout_text(pending.timeout), "", true}), *this);
   }
   return next;
 }

@@ -37,9 +37,11 @@ class CallSink {
   virtual void set_helper(std::weak_ptr<internal::Helper> helper) { (void)helper; }
   virtual void ended(CallResult<Message> outcome, Calls& calls) = 0;
   // Whether an answer that comes after the time of the call must still be looked at, since it may
-  // carry what somebody has to release; and the answer.
+  // carry what somebody has to release; and the answer, perhaps while `ended` still runs.
   virtual bool wants_late_answer() const { return false; }
   virtual void came_late(Message response) { (void)response; }
+  // Whether somebody made this call; not so if it is only sent in the place of another one.
+  virtual bool is_made() const { return true; }
 };
 
 // Who carries a call, and may tell the other side that nobody waits for it any more.
@@ -90,7 +92,7 @@ class Calls {
   // What the sinks owe.
   void finished();
 
-  // Calls that were started and are not finished, and how many were ever started.
+  // Calls that were started and are not finished, and how many were ever made.
   std::int64_t active_count() const { return active_count_.load(); }
   std::int64_t started_count() const { return started_count_.load(); }
   // Until none is active; false when `go_on` has become false, which is looked at several times a
@@ -111,7 +113,7 @@ class Calls {
   CallTable table_;
   // Those whose time was over and that want their answers; until these come, or the connection
   // ends.
-  std::unordered_map<CallId, std::unique_ptr<Pending>> late_;
+  std::unordered_map<CallId, std::shared_ptr<Pending>> late_;
   TimePoint armed_ = kNever;  // when `expire` is called next
   std::optional<CallError> closed_;
   std::atomic<std::int64_t> active_count_ = 0;

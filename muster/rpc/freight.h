@@ -10,11 +10,13 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 namespace muster::rpc {
 
 class Object;
+class Pool;
 class References;
 struct Request;
 
@@ -25,10 +27,20 @@ class Freight {
   virtual ~Freight() = default;
 
   References* references() const { return references_; }
-  // The worker at the other end of a message that is written.
-  virtual CallResult<std::int16_t> peer() = 0;
-  // Runs what could not go on before: see References::when_confirmed.
-  virtual void resume(std::function<void()> work) { work(); }
+  // The worker that gets a message that is written.
+  virtual CallResult<std::int16_t> peer() {
+    return call_failed({CallErrorKind::Rejected, "this message is only read", "", false});
+  }
+  // Of a message that is read. Runs what could not go on before (see References::when_confirmed) on
+  // a thread that runs functions; false, and nothing is run, once those are stopped.
+  virtual bool resume(std::function<void()> work) {
+    work();
+    return true;
+  }
+  // Those threads, which are there for as long as the message is served.
+  virtual Pool* pool() { return nullptr; }
+  // Runs it in this thread, as a part of the function that the message calls.
+  virtual void run_here(const std::function<void()>& work) { work(); }
 
   // By number. Written: what was given away with this message. Read: what the message can be used
   // only after.

@@ -47,7 +47,7 @@ class FunctionServer::Call final : public ReplySink, private Freight {
 
   // Finds the function. Nothing, and the call is answered, if it cannot be called.
   const Function* find() {
-    if (request_.message.type == MessageType::ScriptRemoteCall && !read_reference()) return nullptr;
+    if (rpc::keeps_result(request_.message.type) && !read_reference()) return nullptr;
     const auto name = reader_.read<std::string_view>();
     const auto hash = reader_.read<std::uint64_t>();
     if (!reader_.ok()) {
@@ -73,7 +73,7 @@ class FunctionServer::Call final : public ReplySink, private Freight {
   }
 
   void succeed(Writer&& result) override {
-    Message response{MessageType::ScriptRet, kNoMessageId, result.take_control(), {}};
+    Message response{response_to(request_.message.type), kNoMessageId, result.take_control(), {}};
     response.buffers = result.take_buffers();
     const auto given = std::move(result_.forks);
     // Whoever does not wait any more will not look at what it was given.
@@ -110,15 +110,15 @@ class FunctionServer::Call final : public ReplySink, private Freight {
 
   std::string_view payload() const { return request_.message.payload; }
 
-  CallResult<std::int16_t> peer() override { return request_.from->id(); }
-  void resume(std::function<void()> work) override {
-    const auto run_it = [this, work = std::move(work)] { as_callee(work); };
-    // A pool that has been stopped takes no more, and drops the work, which answers.
-    (void)server_.pool_.post(run_it);
+  bool resume(std::function<void()> work) override {
+    return server_.pool_.post([this, work = std::move(work)] { as_callee(work); });
   }
+  Pool* pool() override { return &server_.pool_; }
+  void run_here(const std::function<void()>& work) override { as_callee(work); }
 
   // Runs what belongs to the function. This call may be gone when it returns.
-  void as_callee(const std::function<void()>& work) {
+  template <typename Work>
+  void as_callee(const Work& work) {
     const std::shared_ptr<const WorkerInfo> from = request_.from;
     const WorkerInfo* const outer = std::exchange(current_caller, from.get());
     const Responder* const outer_responder = std::exchange(current_responder, &request_.responder);
@@ -209,7 +209,8 @@ void FunctionServer::open() {
 
 void FunctionServer::serve(Request request) {
   const MessageType type = request.message.type;
-  if (type == MessageType::ScriptCall || type == MessageType::ScriptRemoteCall) {
+  if (type == MessageType::ScriptCall || type == MessageType::PythonCall ||
+      rpc::keeps_result(type)) {
     return serve_call(std::move(request));
   }
   if (references_ && references_->serve(request)) return;

@@ -1,5 +1,6 @@
-// FunctionServer: serves calls of native functions: SCRIPT_CALL, and SCRIPT_REMOTE_CALL, whose
-// result stays here.
+// FunctionServer: serves calls of functions: SCRIPT_CALL and PYTHON_CALL, and SCRIPT_REMOTE_CALL
+// and PYTHON_REMOTE_CALL, whose result stays here. The four are read alike; that those of Python
+// have a type of their own is for people who look at messages, and for faults.
 //
 // Inline functions run where the request was read, the others on a pool. What is about references
 // is handed to whoever keeps them. Everything else that comes is answered with an error.
@@ -92,15 +93,6 @@ Result<Message> encode_call(Envelope envelope, std::string_view name, Args&&... 
   message.buffers = writer.take_buffers();
   return message;
 }
-// Of a response: what is read from it needs nobody at the other end.
-class ResponseFreight final : public Freight {
- public:
-  using Freight::Freight;
-  CallResult<std::int16_t> peer() override {
-    return call_failed({CallErrorKind::Rejected, "a response goes nowhere", "", false});
-  }
-};
-
 // Likewise, with tensors of the CPU alone and without references.
 template <typename F, typename... Args>
 Result<Message> encode_call(std::string_view name, Args&&... args) {
@@ -122,7 +114,7 @@ CallResult<T> decode_response(CallResult<Message> outcome, const ResponseContext
     return call_failed({CallErrorKind::Remote,
                         "it answered with a message of type " + name_of(outcome->type), "", true});
   }
-  ResponseFreight freight(context.references);
+  Freight freight(context.references);
   auto value = decode<T>(outcome->payload, outcome->buffers, {&freight, context.device_support});
   if (!value) {
     return call_failed(

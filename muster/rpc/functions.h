@@ -99,6 +99,12 @@ class [[nodiscard]] Reply {
   // Each of these at most once, and only one of them.
   void succeed(Writer&& result) { take().succeed(std::move(result)); }
   void fail(Failure failure) { take().fail(std::move(failure)); }
+  // For functions that encode by themselves: whether the result stays here and is given to `keep`
+  // instead, and what a Writer of the result is to be given.
+  bool keeps_result() const { return sink_->keeps_result(); }
+  void keep(std::shared_ptr<Object> result) { take().keep(std::move(result)); }
+  Freight* freight() const { return sink_->freight(); }
+  DeviceRoute route() const { return sink_->route(); }
   // Encodes the value; a value that cannot be sent fails the call.
   template <typename T>
   void succeed_with(T&& value);
@@ -356,7 +362,8 @@ class TypedFunction final : public Function {
     const auto forks = std::move(freight.forks);
     freight.references()->when_confirmed(forks, [this, &freight, waiting](const CallError* error) {
       if (error != nullptr) return waiting->reply.fail({error->type, error->message});
-      freight.resume(
+      // Work that is dropped drops the reply, which answers.
+      (void)freight.resume(
           [this, waiting] { call_and_answer(waiting->values, std::move(waiting->reply)); });
     });
   }

@@ -15,6 +15,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <cstdint>
 #include <exception>
 #include <functional>
 #include <memory>
@@ -181,6 +182,10 @@ class Future {
   }
 
   bool done() const { return state_->is_set.load(std::memory_order_acquire); }
+  // The outcome of one that is done, without counting as a look at it.
+  const CallResult<T>& peek() const { return *state_->outcome; }
+  // How many futures and promises there are of this outcome, in this moment.
+  std::int64_t owner_count() const { return state_.use_count(); }
 
   // Blocks until the outcome is known. As often as one likes, with the same answer each time.
   const CallResult<T>& wait() const& { return *wait_until(kNever); }

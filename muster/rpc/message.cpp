@@ -100,6 +100,22 @@ const std::vector<MessageType>& all_message_types() {
   return types;
 }
 
+MessageType response_to(MessageType request) {
+  switch (request) {
+    case MessageType::PythonCall:
+      return MessageType::PythonRet;
+    case MessageType::ScriptRrefFetchCall:
+      return MessageType::ScriptRrefFetchRet;
+    case MessageType::PythonRrefFetchCall:
+      return MessageType::PythonRrefFetchRet;
+    case MessageType::ScriptRemoteCall:
+    case MessageType::PythonRemoteCall:
+      return MessageType::RemoteRet;
+    default:
+      return MessageType::ScriptRet;
+  }
+}
+
 bool is_retried(MessageType type) {
   const Row* row = row_of(type);
   return row != nullptr && row->is_retried;

@@ -63,6 +63,12 @@ std::string name_of(MessageType type);
 std::optional<MessageType> message_type_named(std::string_view name);
 // All of them, in the order of their low bytes.
 const std::vector<MessageType>& all_message_types();
+// The type of the response to a call or a fetch: that of its language.
+MessageType response_to(MessageType request);
+// Whether the result of the call stays where it was made, as a reference.
+constexpr bool keeps_result(MessageType request) {
+  return request == MessageType::ScriptRemoteCall || request == MessageType::PythonRemoteCall;
+}
 // Whether the framework repeats it by itself when it fails; those are idempotent.
 bool is_retried(MessageType type);
 

@@ -51,7 +51,7 @@ struct AgentOptions {
   bool spins = true;
   // A connection on which nothing was sent for so long carries a sign of life; one on which nothing
   // was heard for `silence_max` is given up.
-  Duration sign_of_life_interval = std::chrono::seconds(2);
+  Duration sign_of_life_interval = std::chrono::seconds(5);
   Duration silence_max = std::chrono::seconds(10);
   Duration connect_timeout = std::chrono::seconds(10);
   DeviceOptions devices;

@@ -157,10 +157,12 @@ TEST_P(NetworkAgentTest, SaysWhatIsWrongWithACallThatCannotBeServed) {
   ASSERT_FALSE(other_types);
   EXPECT_NE(other_types.error().message.find("Error on Node 1"), std::string::npos);
   // Another kind of request altogether.
-  const auto python =
-      workers[0]->agent->send("worker1", {MessageType::PythonCall, kNoMessageId, "", {}}).wait();
-  ASSERT_FALSE(python);
-  EXPECT_NE(python.error().message.find("not supported"), std::string::npos);
+  const auto backward =
+      workers[0]
+          ->agent->send("worker1", {MessageType::RrefBackwardReq, kNoMessageId, "", {}})
+          .wait();
+  ASSERT_FALSE(backward);
+  EXPECT_NE(backward.error().message.find("not supported"), std::string::npos);
   EXPECT_EQ(workers[0]->call<Add>("worker1", "add", 1, 2).value(), 3);
 }
 

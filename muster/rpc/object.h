@@ -41,6 +41,8 @@ class Object {
   virtual const std::string& type() const = 0;
   // Fails the writer if it is of a type that is never sent.
   virtual void write(Writer& writer) const = 0;
+  // Whether writing it may take long, or wait: it is then done where callbacks run.
+  virtual bool is_slow_to_write() const { return false; }
 };
 
 template <typename T>

@@ -2,6 +2,7 @@
 
 #include "muster/base/random.h"
 #include "muster/net/tcp.h"
+#include "muster/store/file_store.h"
 #include "muster/store/prefix_store.h"
 #include "muster/store/tcp_store.h"
 
@@ -10,19 +11,32 @@
 namespace muster::rpc {
 namespace {
 
-struct Owned {
-  explicit Owned(net::EpollLoop& loop) : transport(loop), random(Random::from_system()) {}
+struct OnServer {
+  explicit OnServer(net::EpollLoop& loop) : transport(loop), random(Random::from_system()) {}
   net::TcpTransport transport;
   Random random;
   std::unique_ptr<store::TcpStore> server;
   std::unique_ptr<store::Store> view;
 };
 
+struct InFile {
+  Random random = Random::from_system();
+  std::unique_ptr<store::Store> file;
+  std::unique_ptr<store::Store> view;
+};
+
+// The view of what is owned, which lives as long.
+template <typename Owned>
+std::shared_ptr<store::Store> view_of(std::shared_ptr<Owned> owned) {
+  store::Store* const view = owned->view.get();
+  return {std::move(owned), view};
+}
+
 }  // namespace
 
 Task<Result<std::shared_ptr<store::Store>>> open_store(net::EpollLoop& loop, net::Endpoint endpoint,
                                                        std::string prefix, Duration patience) {
-  auto owned = std::make_shared<Owned>(loop);
+  auto owned = std::make_shared<OnServer>(loop);
   store::TcpStoreOptions options;
   options.endpoint = std::move(endpoint);
   options.connect_timeout = patience;
@@ -31,9 +45,19 @@ Task<Result<std::shared_ptr<store::Store>>> open_store(net::EpollLoop& loop, net
   if (!connected) co_return fail(connected.error());
   owned->server = std::move(*connected);
   owned->view = store::make_prefix_store(std::move(prefix), *owned->server);
-  store::Store* const store = owned->view.get();
-  std::shared_ptr<store::Store> shared(std::move(owned), store);
-  co_return shared;
+  co_return view_of(std::move(owned));
+}
+
+Task<Result<std::shared_ptr<store::Store>>> open_file_store(net::EpollLoop& loop, std::string path,
+                                                            std::string prefix) {
+  auto owned = std::make_shared<InFile>();
+  store::FileStoreOptions options;
+  options.path = std::move(path);
+  auto opened = store::make_file_store(loop, owned->random, std::move(options));
+  if (!opened) co_return fail(opened.error());
+  owned->file = std::move(*opened);
+  owned->view = store::make_prefix_store(std::move(prefix), *owned->file);
+  co_return view_of(std::move(owned));
 }
 
 }  // namespace muster::rpc

@@ -1,4 +1,4 @@
-// The store through which the workers of a group find each other, on a server.
+// The store through which the workers of a group find each other: on a server, or in a file.
 #pragma once
 
 #include "muster/base/clock.h"
@@ -18,5 +18,9 @@ namespace muster::rpc {
 // cannot be reached for `patience`. Requires: `loop` outlives what it answers with.
 Task<Result<std::shared_ptr<store::Store>>> open_store(net::EpollLoop& loop, net::Endpoint endpoint,
                                                        std::string prefix, Duration patience);
+
+// Likewise, in the file at `path`.
+Task<Result<std::shared_ptr<store::Store>>> open_file_store(net::EpollLoop& loop, std::string path,
+                                                            std::string prefix);
 
 }  // namespace muster::rpc

@@ -220,7 +220,9 @@ void Outgoing::connected() {
     waiting_bytes_ = 0;
     for (Message& request : std::exchange(waiting_, {})) {
       const CallId id = request.id;
-      if (!around_.calls->is_wanted(id)) continue;
+      // Nobody waits for a call whose time is over; but programs count on a value that they have a
+      // reference to being made all the same.
+      if (!keeps_result(request.type) && !around_.calls->is_wanted(id)) continue;
       if (auto sent = link_->send(std::move(request)); !sent) {
         refused.emplace_back(id, sent.error().message);
       }
@@ -269,8 +271,13 @@ void Outgoing::on_lost(Link& link, std::string reason) {
     const std::lock_guard lock(mutex_);
     if (link_.get() != &link) return;
   }
-  log::info("rpc", "{} lost its connection to {}: {}", self_.describe(),
-            lost_member.info.describe(), reason);
+  // Workers go, at the latest when the job is over. Who has no call under way need not know.
+  const log::Level level = around_.calls->active_count() > 0 ? log::Level::Info : log::Level::Debug;
+  if (log::enabled(level)) {
+    log::write(level, "rpc",
+               fmt::format("{} lost its connection to {}: {}", self_.describe(),
+                           lost_member.info.describe(), reason));
+  }
   // Nothing more comes from it, so that no answer is taken for one to a call that has failed.
   link.close();
   fail_all(reason, true, [this] {

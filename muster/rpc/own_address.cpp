@@ -6,12 +6,14 @@
 #include <fmt/ranges.h>
 
 #include <cerrno>
+#include <climits>
 #include <ifaddrs.h>
 #include <memory>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <set>
 #include <sys/socket.h>
+#include <unistd.h>
 
 namespace muster::rpc {
 namespace {
@@ -44,6 +46,25 @@ Result<std::string> address_of_interface(const std::string& name) {
   return fail(ErrorKind::Invalid,
               fmt::format("there is no network interface {} with an address here; there are {}",
                           name, fmt::join(names, ", ")));
+}
+
+std::string address_of_this_machine() {
+  const std::string loopback = "127.0.0.1";
+  char name[HOST_NAME_MAX + 1] = {};
+  if (::gethostname(name, sizeof name - 1) != 0) return loopback;
+  addrinfo hints{};
+  hints.ai_family = AF_UNSPEC;
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* list = nullptr;
+  if (::getaddrinfo(name, nullptr, &hints, &list) != 0) return loopback;
+  const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> owner(list, &::freeaddrinfo);
+  for (const addrinfo* entry = list; entry != nullptr; entry = entry->ai_next) {
+    const Fd fd(::socket(entry->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    // A name that others chose for this machine may stand for an address that it does not have.
+    if (!fd.is_open() || ::bind(fd.get(), entry->ai_addr, entry->ai_addrlen) != 0) continue;
+    if (auto text = text_of(entry->ai_addr, entry->ai_addrlen)) return *text;
+  }
+  return loopback;
 }
 
 Result<std::string> address_towards(const net::Endpoint& endpoint) {

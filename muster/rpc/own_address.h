@@ -16,4 +16,8 @@ Result<std::string> address_of_interface(const std::string& name);
 // Nothing is sent. Unavailable if there is no way.
 Result<std::string> address_towards(const net::Endpoint& endpoint);
 
+// The address that this machine's own name stands for, where it is one of this machine; else that
+// of loopback.
+std::string address_of_this_machine();
+
 }  // namespace muster::rpc

@@ -134,8 +134,8 @@ std::string mixed_group_text(bool group_is_static) {
   const std::string_view with = "with a world size";
   const std::string_view without = "without a world size";
   return fmt::format(
-      "RPC group mixes statically and dynamically initialized members: it was started {}, this "
-      "worker {}",
+      "RPC group mixes statically and dynamically initialized members which is not "
+      "supported. It was started {}, this worker {}",
       group_is_static ? with : without, group_is_static ? without : with);
 }
 

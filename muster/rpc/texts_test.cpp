@@ -125,11 +125,11 @@ TEST(Texts, NameBothWorkersThatShareAName) {
 
 TEST(Texts, SayHowAGroupIsMixed) {
   EXPECT_EQ(mixed_group_text(true),
-            "RPC group mixes statically and dynamically initialized members: it was started with "
-            "a world size, this worker without a world size");
+            "RPC group mixes statically and dynamically initialized members which is not "
+            "supported. It was started with a world size, this worker without a world size");
   EXPECT_EQ(mixed_group_text(false),
-            "RPC group mixes statically and dynamically initialized members: it was started "
-            "without a world size, this worker with a world size");
+            "RPC group mixes statically and dynamically initialized members which is not "
+            "supported. It was started without a world size, this worker with a world size");
 }
 
 TEST(Texts, SayWhetherThereIsAnAgent) {

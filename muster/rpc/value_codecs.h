@@ -23,17 +23,18 @@ concept Scalar = (std::integral<T> && sizeof(T) <= 8 && !std::same_as<T, bool> &
                   !std::same_as<T, char32_t> && std::same_as<T, std::remove_cv_t<T>>) ||
                  std::same_as<T, float> || std::same_as<T, double>;
 
-// What is copied in one piece when it stands in a row.
-template <typename T>
-concept Bulk = Scalar<T> || std::same_as<T, std::complex<float>> ||
-    std::same_as<T, std::complex<double>> || std::same_as<T, std::byte>;
-
 // Without a fixed underlying type, most of the values that could arrive are undefined behaviour.
 template <typename T>
 concept FixedEnum = std::is_enum_v<T> && !std::same_as<T, std::byte> &&
                     Scalar<std::underlying_type_t<T>> && requires {
   T{std::underlying_type_t<T>{}};
 };
+
+// What is copied in one piece when it stands in a row. Enumerations look like their numbers, in a
+// row as well: the signature does not tell them apart.
+template <typename T>
+concept Bulk = Scalar<T> || FixedEnum<T> || std::same_as<T, std::complex<float>> ||
+    std::same_as<T, std::complex<double>> || std::same_as<T, std::byte>;
 
 template <typename T>
 concept Described = std::is_class_v<T> && std::is_default_constructible_v<T> &&

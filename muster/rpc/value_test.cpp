@@ -118,6 +118,18 @@ std::string error_of(std::string_view control, std::span<const Buffer> buffers =
   return decoded ? "" : decoded.error().message;
 }
 
+// They have the same signature.
+TEST(Value, ARowOfAnEnumerationLooksLikeOneOfItsNumbers) {
+  const std::vector<shop::Colour> colours = {shop::Colour::Red, shop::Colour::Blue};
+  const std::vector<std::int16_t> numbers = {1, -2};
+  Writer one;
+  one.write(colours);
+  Writer other;
+  other.write(numbers);
+  EXPECT_EQ(one.control(), other.control());
+  EXPECT_EQ(decode<std::vector<shop::Colour>>(other.control()).value(), colours);
+}
+
 TEST(Value, ComesBackAsItWas) {
   expect_round_trip(true);
   expect_round_trip(std::numeric_limits<std::int64_t>::min());

@@ -135,15 +135,19 @@ void Keeper::send(const Effects::Send& send) {
     if (!keeper) return;
     keeper->change([&](Effects& out) { keeper->ledger_.failed(ticket, error, out); });
   };
-  auto to = with->find(static_cast<std::int64_t>(send.to));
-  if (!to) return failed(to.error());
+  auto info = with->find(static_cast<std::int64_t>(send.to));
+  if (!info) return failed(info.error());
   Message message{send.type, rpc::kNoMessageId, send.payload, {}};
-  with->send_with_retries(to->name(), std::move(message), {})
-      .on_done([self = weak_from_this(), ticket, failed](const CallResult<Message>& outcome) {
+  with->send_with_retries(info->name(), std::move(message), {})
+      .on_done([self = weak_from_this(), ticket, to = send.to,
+                failed](const CallResult<Message>& outcome) {
         if (!outcome) return failed(outcome.error());
         const auto keeper = self.lock();
         if (!keeper) return;
-        keeper->change([&](Effects& out) { keeper->ledger_.acked(ticket, outcome->payload, out); });
+        keeper->change([&](Effects& out) {
+          keeper->ledger_.acked(ticket, outcome->payload, out);
+          keeper->ledger_.worker_heard(to, out);
+        });
       });
 }
 
@@ -253,7 +257,9 @@ CallResult<std::shared_ptr<Handle>> Keeper::remote(const RemoteCall& call) {
     const CallError error = refusal(request.error().message);
     not_sent(route.forks);
     creation_ended(handle->owned(), handle->rref(), fork, error);
-    (void)handle->creation_->wait_until(TimePoint());
+    // Whoever called is told; nobody else has to be.
+    promise.set(call_failed(error));
+    (void)handle->creation_->wait();
     return call_failed(error);
   }
   auto sink = std::make_unique<CreationSink>(shared_from_this(), handle, std::move(route.forks),
@@ -264,7 +270,7 @@ CallResult<std::shared_ptr<Handle>> Keeper::remote(const RemoteCall& call) {
 
 void Keeper::creation_ended(const std::shared_ptr<Owned>& self_owned, GlobalId rref, GlobalId fork,
                             const std::optional<CallError>& error) {
-  if (self_owned && error) self_owned->set(call_failed(creation_error(*error)));
+  if (self_owned && error) self_owned->set_not_created(creation_error(*error));
   change([&](Effects& out) {
     if (self_owned) {
       ledger_.self_finished(rref, out);
@@ -290,20 +296,19 @@ void Keeper::dropped(GlobalId fork) {
 }
 
 void Keeper::fetch(rpc::Agent& with, const Handle& handle, std::optional<double> timeout_seconds,
-                   std::unique_ptr<rpc::CallSink> sink) {
-  std::optional<CallError> error;
-  {
-    const std::lock_guard lock(mutex_);
-    error = ledger_.use_error({handle.rref(), handle.fork(), "call to_here() on it"});
-  }
+                   std::unique_ptr<rpc::CallSink> sink, MessageType type) {
+  std::optional<CallError> error = use_error(handle, "call to_here() on it");
   if (error) return with.calls().refuse(std::move(sink), std::move(*error));
   auto owner = with.find(static_cast<std::int64_t>(handle.owner()));
   if (!owner) return with.calls().refuse(std::move(sink), std::move(owner.error()));
-  Message request{MessageType::ScriptRrefFetchCall,
-                  rpc::kNoMessageId,
-                  encode(FetchCall{handle.rref(), handle.fork()}),
-                  {}};
+  Message request{type, rpc::kNoMessageId, encode(FetchCall{handle.rref(), handle.fork()}), {}};
   with.submit(owner->name(), std::move(request), timeout_seconds, std::move(sink));
+}
+
+std::optional<CallError> Keeper::use_error(const Handle& handle, std::string_view what) const {
+  if (handle.is_owner()) return handle.owned()->creation_error();
+  const std::lock_guard lock(mutex_);
+  return ledger_.use_error({handle.rref(), handle.fork(), what});
 }
 
 bool Keeper::is_confirmed(const Handle& handle) const {

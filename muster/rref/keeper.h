@@ -90,9 +90,13 @@ class Keeper final : public rpc::References, public std::enable_shared_from_this
   // ---- references
   rpc::CallResult<std::shared_ptr<Handle>> remote(const RemoteCall& call);
   std::shared_ptr<Handle> make_local(std::shared_ptr<rpc::Object> value);
-  // The value of another worker, as it is now.
+  // The value of another worker, as it is now. `type`: of the request, by the language that made
+  // the value.
   void fetch(rpc::Agent& with, const Handle& handle, std::optional<double> timeout_seconds,
-             std::unique_ptr<rpc::CallSink> sink);
+             std::unique_ptr<rpc::CallSink> sink,
+             rpc::MessageType type = rpc::MessageType::ScriptRrefFetchCall);
+  // Why it cannot be used for that, e.g. "call to_here() on it"; nothing if it can.
+  std::optional<rpc::CallError> use_error(const Handle& handle, std::string_view what) const;
   bool is_confirmed(const Handle& handle) const;
   // The worker that has the value. An error once it has left, or RPC has ended.
   rpc::CallResult<rpc::WorkerInfo> owner_of(const Handle& handle) const;
@@ -127,6 +131,8 @@ class Keeper final : public rpc::References, public std::enable_shared_from_this
 
   std::map<std::string, std::string> debug_info() const;
   Ledger::Counters counters() const;
+  // Until the counters are so; false at the deadline.
+  bool wait_until(TimePoint deadline, const std::function<bool(const Ledger::Counters&)>& holds);
 
  private:
   using GoOn = std::function<void(const rpc::CallError*)>;
@@ -146,7 +152,7 @@ class Keeper final : public rpc::References, public std::enable_shared_from_this
   void serve_control(rpc::Request& request);
   void serve_fetch(rpc::Request& request);
   void answer_fetch(GlobalId rref, rpc::Request request);
-  bool wait_until(TimePoint deadline, const std::function<bool(const Ledger::Counters&)>& holds);
+  void respond_with(const rpc::Object& object, rpc::Request& request);
 
   friend class Handle;
 

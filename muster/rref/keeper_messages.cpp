@@ -38,6 +38,11 @@ std::vector<GlobalId> ids_of(const std::vector<std::uint64_t>& numbers) {
 Result<std::string> Keeper::give(const Handle& handle, rpc::Freight& freight) {
   const auto peer = freight.peer();
   if (!peer) return fail(ErrorKind::Invalid, peer.error().message);
+  if (handle.is_owner()) {
+    if (const auto error = handle.owned()->creation_error()) {
+      return fail(ErrorKind::Invalid, error->message);
+    }
+  }
   const std::lock_guard lock(mutex_);
   auto data = handle.is_owner() ? ledger_.fork_owned(handle.rref(), *peer)
                                 : ledger_.fork_user(handle.rref(), handle.fork(), *peer);
@@ -130,7 +135,6 @@ CallResult<> Keeper::begin_creation(std::uint64_t rref, std::uint64_t fork, std:
 
 void Keeper::end_creation(std::uint64_t rref, CallResult<std::shared_ptr<rpc::Object>> outcome) {
   const GlobalId id = id_of(rref);
-  Effects effects;
   std::shared_ptr<Owned> owned;
   {
     const std::lock_guard lock(mutex_);
@@ -156,7 +160,8 @@ bool Keeper::serve(rpc::Request& request) {
     serve_control(request);
     return true;
   }
-  if (request.message.type == MessageType::ScriptRrefFetchCall) {
+  if (request.message.type == MessageType::ScriptRrefFetchCall ||
+      request.message.type == MessageType::PythonRrefFetchCall) {
     serve_fetch(request);
     return true;
   }
@@ -225,24 +230,33 @@ void Keeper::answer_fetch(GlobalId rref, rpc::Request request) {
   owned->value().on_done([self = weak_from_this(), id = self_, waiting](const auto& outcome) {
     if (!outcome) return waiting->responder.fail(outcome.error().type, outcome.error().message);
     const auto keeper = self.lock();
-    if (!keeper) {
+    const auto with = keeper ? keeper->agent() : nullptr;
+    if (!with) {
       const std::string text = rpc::error_on_node_text(id, "RPC is no longer running");
       return waiting->responder.fail("", text);
     }
-    FetchFreight freight(keeper.get(), waiting->from->id());
-    rpc::Writer writer;
-    writer.set_freight(&freight);
-    const rpc::DeviceRoute route = rpc::response_route(*waiting);
-    writer.set_route(route);
-    (*outcome)->write(writer);
-    if (const auto written = writer.finish(); !written) {
-      keeper->not_sent(freight.forks);
-      return waiting->responder.fail("", written.error().message);
-    }
-    Message response{MessageType::ScriptRrefFetchRet, rpc::kNoMessageId, writer.take_control(), {}};
-    response.buffers = writer.take_buffers();
-    waiting->responder.respond(std::move(response));
+    const std::shared_ptr<rpc::Object>& object = *outcome;
+    const auto respond = [keeper, object, waiting] { keeper->respond_with(*object, *waiting); };
+    if (!object->is_slow_to_write()) return respond();
+    (void)with->callbacks().post(respond);  // one that is stopped drops it, which answers
   });
+}
+
+void Keeper::respond_with(const rpc::Object& object, rpc::Request& request) {
+  FetchFreight freight(this, request.from->id());
+  rpc::Writer writer;
+  writer.set_freight(&freight);
+  const rpc::DeviceRoute route = rpc::response_route(request);
+  writer.set_route(route);
+  object.write(writer);
+  if (const auto written = writer.finish(); !written) {
+    not_sent(freight.forks);
+    return request.responder.fail("", written.error().message);
+  }
+  Message response{
+      rpc::response_to(request.message.type), rpc::kNoMessageId, writer.take_control(), {}};
+  response.buffers = writer.take_buffers();
+  request.responder.respond(std::move(response));
 }
 
 void Keeper::worker_lost(std::int16_t worker, const std::string& reason) {

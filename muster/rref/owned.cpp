@@ -19,6 +19,26 @@ void Owned::set(Outcome outcome) {
   if (promise) promise->set(std::move(outcome));
 }
 
+void Owned::set_not_created(const rpc::CallError& error) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (object_ || has_failed_) return;
+    is_not_created_ = true;
+  }
+  set(rpc::call_failed(error));
+}
+
+std::optional<rpc::CallError> Owned::creation_error() const {
+  ObjectFuture future = ObjectFuture::ready(nullptr);
+  {
+    const std::lock_guard lock(mutex_);
+    if (!is_not_created_ || !promise_) return std::nullopt;
+    future = promise_->future();
+  }
+  const auto& outcome = future.wait();
+  return outcome ? std::nullopt : std::optional(outcome.error());
+}
+
 std::shared_ptr<rpc::Object> Owned::object() const {
   const std::lock_guard lock(mutex_);
   return object_;

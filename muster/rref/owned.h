@@ -11,6 +11,7 @@
 
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -28,6 +29,9 @@ class Owned {
   const std::string& type() const { return type_; }
   // The first outcome counts.
   void set(Outcome outcome);
+  // The call that was to make it has failed: it never will be.
+  void set_not_created(const rpc::CallError& error);
+  std::optional<rpc::CallError> creation_error() const;
   // Nothing while it is not made, and if that has failed.
   std::shared_ptr<rpc::Object> object() const;
   ObjectFuture value() const;
@@ -41,6 +45,7 @@ class Owned {
   mutable std::mutex mutex_;  // guards what follows
   std::shared_ptr<rpc::Object> object_;
   bool has_failed_ = false;
+  bool is_not_created_ = false;
   // Of those who wait; with the error, if it has failed.
   mutable std::shared_ptr<Promise> promise_;
 };

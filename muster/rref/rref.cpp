@@ -10,9 +10,11 @@ CallError no_reference() {
 
 CallError not_the_owner(const rref::Handle& handle) {
   const auto owner = handle.keeper().owner_of(handle);
+  const auto agent = handle.keeper().agent();
   return {CallErrorKind::Rejected,
           fmt::format("For {}, can't call localValue() on user {}. Call it on owner {}",
-                      rref::user_error_text(handle.rref(), handle.fork()), handle.keeper().self(),
+                      rref::user_error_text(handle.rref(), handle.fork()),
+                      agent ? agent->self().describe() : fmt::to_string(handle.keeper().self()),
                       owner ? owner->describe() : fmt::to_string(handle.owner())),
           "", false};
 }

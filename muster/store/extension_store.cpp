@@ -251,14 +251,12 @@ class ExtensionStore final : public TcpStore, public ServiceClient {
   wire::Dialect dialect() const override { return wire::Dialect::Extension; }
 
   Task<Result<>> count_as_worker() override {
-    wire::Request request;
-    request.operation = Operation::Add;
-    request.key = wire::kWorkerCountKey;
-    request.number = 1;
-    ExtensionCall call(client_, request, ExtensionCall::Verbatim());
-    co_await call;
-    co_return call.outcome();
+    const auto count = co_await add_to_workers(1);
+    if (!count) co_return fail(count.error());
+    co_return Result<>();
   }
+
+  Task<Result<std::int64_t>> worker_count() override { return add_to_workers(0); }
 
   Task<Result<>> ping() override {
     wire::Request request;
@@ -308,6 +306,16 @@ class ExtensionStore final : public TcpStore, public ServiceClient {
 
  private:
   TimePoint now() const { return client_.now(); }
+
+  Task<Result<std::int64_t>> add_to_workers(std::int64_t delta) {
+    wire::Request request;
+    request.operation = Operation::Add;
+    request.key = wire::kWorkerCountKey;
+    request.number = delta;
+    ExtensionCall call(client_, request, ExtensionCall::Verbatim());
+    co_await call;
+    co_return call.number();
+  }
 
   ExtensionClient client_;
 };

@@ -328,16 +328,22 @@ class PlainStore final : public TcpStore {
   ServiceClient* services() override { return nullptr; }
 
   Task<Result<>> count_as_worker() override {
-    wire::Request request;
-    request.operation = Operation::Add;
-    request.key = wire::kWorkerCountKey;
-    request.number = 1;
-    const auto count = co_await client_.ask_number(request);
+    const auto count = co_await add_to_workers(1);
     if (!count) co_return fail(count.error());
     co_return Result<>();
   }
 
+  Task<Result<std::int64_t>> worker_count() override { return add_to_workers(0); }
+
  private:
+  Task<Result<std::int64_t>> add_to_workers(std::int64_t delta) {
+    wire::Request request;
+    request.operation = Operation::Add;
+    request.key = wire::kWorkerCountKey;
+    request.number = delta;
+    co_return co_await client_.ask_number(request);
+  }
+
   PlainClient client_;
 };
 

@@ -49,6 +49,8 @@ class TcpStore : public Store {
   // Adds one to the worker count that PyTorch's store hosts wait for
   // (TcpStoreOptions::count_as_worker).
   virtual Task<Result<>> count_as_worker() = 0;
+  // That count. A process that hosts a store waits by it until all workers have come.
+  virtual Task<Result<std::int64_t>> worker_count() = 0;
   // Asks the server for a sign of life.
   virtual Task<Result<>> ping() = 0;
   // Names and values that describe the server, for people. Unimplemented by PyTorch's servers.

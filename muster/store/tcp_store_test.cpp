@@ -316,6 +316,8 @@ TEST_P(EveryTcpStore, CountsItselfAsAWorkerOnce) {
   EXPECT_EQ(counted(), tests::blob("1"));
   ASSERT_TRUE(await(store->count_as_worker()));
   EXPECT_EQ(counted(), tests::blob("2"));
+  EXPECT_TRUE(gives(await(store->worker_count()), 2));
+  EXPECT_EQ(counted(), tests::blob("2"));  // looking does not count
 }
 
 TEST_P(EveryTcpStore, RefusesWhatIsOverTheLimitsWithoutSendingIt) {

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <functional>
+#include <memory>
 #include <thread>
 
 namespace muster::rpc::testing {
@@ -38,10 +39,9 @@ Result<> wait_until(Duration timeout, const std::function<bool(std::string& seen
   return {};
 }
 
-rref::Ledger::Counters counters() {
+std::shared_ptr<rref::Keeper> keeper() {
   const auto agent = current_agent();
-  const auto keeper = agent ? rref::Keeper::of(*agent) : nullptr;
-  return keeper ? keeper->counters() : rref::Ledger::Counters();
+  return agent ? rref::Keeper::of(*agent) : nullptr;
 }
 
 }  // namespace
@@ -56,17 +56,24 @@ FaultPreset default_faults() {
 }
 
 OwnersAndForks owners_and_forks() {
-  const auto now = counters();
+  const auto references = keeper();
+  if (!references) return {};
+  const auto now = references->counters();
   return {static_cast<std::int64_t>(now.owner_rrefs), static_cast<std::int64_t>(now.forks)};
 }
 
 Result<> wait_until_flushed(Duration timeout) {
-  return wait_until(timeout, [](std::string& seen) {
-    const auto now = counters();
-    seen = fmt::format("{} control messages are still under way and {} references not confirmed",
-                       now.pending_futures, now.pending_users);
+  const auto references = keeper();
+  if (!references) return {};
+  const auto is_flushed = [](const rref::Ledger::Counters& now) {
     return now.pending_futures == 0 && now.pending_users == 0;
-  });
+  };
+  if (references->wait_until(after(SystemClock().now(), timeout), is_flushed)) return {};
+  const auto now = references->counters();
+  return fail(ErrorKind::Timeout,
+              fmt::format("{} control messages are still under way and {} references not confirmed "
+                          "after {}",
+                          now.pending_futures, now.pending_users, muster::describe(timeout)));
 }
 
 Result<> wait_until_owners_and_forks_on(const Destination& worker, const OwnersAndForks& wanted,

@@ -75,19 +75,23 @@ struct Plan {
 
   AgentOptions agent;
   net::Endpoint store;
+  std::string file;   // instead of `store`
   std::string group;  // the same on all its workers, and different for each round
   Duration patience = Duration::zero();
   std::size_t thread_count = 0;
 };
 
-Result<std::string> own_address(const InitOptions& options, const net::Endpoint& store) {
+// Nothing in `store`: it is not known where the others are.
+Result<std::string> own_address(const InitOptions& options,
+                                const std::optional<net::Endpoint>& store) {
   if (!options.address.empty()) return options.address;
   for (const char* const variable : {"MUSTER_SOCKET_IFNAME", "TP_SOCKET_IFNAME"}) {
     if (const std::string name = environment(variable); !name.empty()) {
       return address_of_interface(name);
     }
   }
-  return address_towards(store);
+  if (!store) return address_of_this_machine();
+  return address_towards(*store);
 }
 
 Result<Plan> plan(const InitOptions& options) {
@@ -123,13 +127,19 @@ Result<Plan> plan(const InitOptions& options) {
     }
     where = net::describe({environment("MASTER_ADDR"), static_cast<int>(*port)});
   }
-  auto endpoint = net::parse_endpoint(where, 29500);
-  if (!endpoint) return fail(endpoint.error());
-  auto address = own_address(options, *endpoint);
-  if (!address) return fail(address.error());
-
   Plan made(*info);
-  made.store = *endpoint;
+  constexpr std::string_view kFile = "file://";
+  std::optional<net::Endpoint> server;
+  if (where.starts_with(kFile)) {
+    made.file = where.substr(kFile.size());
+  } else {
+    auto endpoint = net::parse_endpoint(where, 29500);
+    if (!endpoint) return fail(endpoint.error());
+    server = *endpoint;
+    made.store = *endpoint;
+  }
+  auto address = own_address(options, server);
+  if (!address) return fail(address.error());
   made.agent.world_size = world_size;
   made.agent.host = *address;
   made.agent.timeout = options.timeout;
@@ -154,7 +164,9 @@ Result<Plan> plan(const InitOptions& options) {
   }
   std::string round = environment("MUSTER_ROUND");
   if (round.empty()) round = environment("TORCHELASTIC_RESTART_COUNT");
-  made.group = fmt::format("rpc/{}/{}", environment("TORCHELASTIC_RUN_ID"), round);
+  made.group = !options.group.empty()
+                   ? options.group
+                   : fmt::format("rpc/{}/{}", environment("TORCHELASTIC_RUN_ID"), round);
   const Duration for_ever = std::chrono::hours(24 * 365);
   const Duration by_default = options.timeout > Duration::zero() ? options.timeout : for_ever;
   made.patience = options.start_timeout.value_or(by_default);
@@ -212,6 +224,7 @@ Result<> init(InitOptions options) {
     agent = NetworkAgent::start(
         made->agent,
         [made = *made](net::EpollLoop& loop) {
+          if (!made.file.empty()) return open_file_store(loop, made.file, made.group);
           return open_store(loop, made.store, made.group, made.patience);
         },
         *server, made->patience);
@@ -227,14 +240,18 @@ Result<> init(InitOptions options) {
   FunctionServer* serving = nullptr;
   {
     const std::lock_guard lock(state.mutex);
-    state.is_starting = false;
-    if (!agent) return fail(agent.error());
+    if (!agent) {
+      state.is_starting = false;
+      return fail(agent.error());
+    }
     state.agent = std::move(*agent);
     state.server = std::move(server);
     state.keeper = std::move(keeper);
     serving = state.server.get();
   }
   serving->open();
+  const std::lock_guard lock(state.mutex);
+  state.is_starting = false;  // only now may another thread end it
   return {};
 }
 
@@ -246,7 +263,7 @@ CallResult<> shutdown(ShutdownOptions options) {
     const std::lock_guard lock(state.mutex);
     agent = state.agent;
     keeper = state.keeper;
-    if (!agent) return call_failed(internal::not_initialized());
+    if (!agent || state.is_starting) return call_failed(internal::not_initialized());
     if (caller() != nullptr || agent->callbacks().is_current()) {
       return call_failed({CallErrorKind::Rejected,
                           "rpc::shutdown was called by a function or a callback that RPC runs, "
@@ -263,7 +280,11 @@ CallResult<> shutdown(ShutdownOptions options) {
   if (options.graceful) {
     const auto names = names_of(*agent);
     outcome = wait_for_all(state, *agent, options.timeout);
-    if (outcome) keeper->clean_up(kCleanUpMax);
+    if (outcome && options.end_references) {
+      options.end_references();
+    } else if (outcome) {
+      keeper->clean_up(kCleanUpMax);
+    }
     leads = agent->is_static() && !names.empty() &&
             *std::min_element(names.begin(), names.end()) == agent->self().name();
   }
@@ -319,6 +340,22 @@ CallResult<> barrier() {
   auto outcome = process().gather.all(*agent, names_of(*agent), "", std::nullopt);
   if (!outcome) return call_failed(std::move(outcome.error()));
   return {};
+}
+
+CallResult<std::map<std::string, std::string>> gather(std::vector<std::string> names,
+                                                      std::string value,
+                                                      std::optional<Duration> timeout) {
+  const auto agent = current_agent();
+  if (!agent) return call_failed(internal::not_initialized());
+  std::optional<double> seconds;
+  if (timeout) seconds = std::chrono::duration<double>(*timeout).count();
+  return process().gather.all(*agent, std::move(names), std::move(value), seconds);
+}
+
+void end_references(Duration patience) {
+  const auto agent = current_agent();
+  const auto keeper = agent ? rref::Keeper::of(*agent) : nullptr;
+  if (keeper) keeper->clean_up(patience);
 }
 
 std::map<std::string, std::string> metrics() {

@@ -19,6 +19,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -34,8 +35,12 @@ struct InitOptions {
   std::optional<std::int64_t> world_size;  // WORLD_SIZE
   // Workers come and go: there is no world size, and `rank` is only a number that nobody else has.
   bool dynamic = false;
-  std::string store;    // "host:port"; MASTER_ADDR and MASTER_PORT
-  std::string address;  // where others reach this worker: the way to the store, if it is not given
+  // "host:port", or "file:///path" of a file that all can write; MASTER_ADDR and MASTER_PORT.
+  std::string store;
+  // Tells this group from others that meet in the same store; empty: the round of the job.
+  std::string group{};
+  // Where others reach this worker; empty: the way to the store, or the name of this machine.
+  std::string address;
   Duration timeout = std::chrono::seconds(60);  // of calls; 0: none
   std::size_t thread_count = 16;                // that run functions
   // How long to wait until all workers have come; nothing: `timeout`, or for ever if that is 0.
@@ -59,6 +64,8 @@ struct ShutdownOptions {
   // Otherwise references that other workers still have to values of this one are an error, with a
   // line "Leaking RRef … with fork Id …" for each.
   bool ignores_leaks = true;
+  // What ends the references of this worker once nothing is left to do; nothing: end_references.
+  std::function<void()> end_references{};
 };
 // Whatever it answers, RPC has ended on this worker; but for Rejected, when it cannot even begin:
 // RPC does not run, another thread is at it already, or it was called by a function or a callback
@@ -75,6 +82,14 @@ std::vector<Device> devices();
 
 // Waits until all workers have come here.
 CallResult<> barrier();
+// What each of `names` brought; this worker is one of them, and brings `value`. Several of them may
+// be made at once by different sets of workers. No `timeout`: as long as all of them are alive.
+CallResult<std::map<std::string, std::string>> gather(std::vector<std::string> names,
+                                                      std::string value,
+                                                      std::optional<Duration> timeout = {});
+// Ends the references of this worker, and waits until the others have ended theirs to its values;
+// each of the two for as long as `patience`. A graceful shutdown does it.
+void end_references(Duration patience);
 // The figures of docs/rpc.md, by name.
 std::map<std::string, std::string> metrics();
 // Those, and those of references: docs/remote-references.md.

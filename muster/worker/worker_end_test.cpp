@@ -109,6 +109,27 @@ TEST(AgentEnd, EndsEveryCallThatOtherThreadsAreMaking) {
   }
 }
 
+// Also those calls are late by which workers find out that there are none.
+TEST(GroupEnd, ComesToRestThoughEveryCallIsLate) {
+  StoreHost store;
+  const auto be_late = [](AgentOptions& options) {
+    options.faults = parse_faults("delay:SCRIPT_CALL:for=5ms").value();
+  };
+  auto workers = start_static_group(store, 3, be_late, add_functions);
+  ASSERT_TRUE(workers[0]->async<Add>("worker1", 0.0, "add", 1, 2).wait());
+  const std::vector<std::string> names{"worker0", "worker1", "worker2"};
+  std::vector<std::future<CallResult<>>> waiting;
+  for (const auto& worker : workers) {
+    waiting.push_back(std::async(std::launch::async, [&worker, &names] {
+      return worker->gather->quiesce(*worker->agent, names, 20.0);
+    }));
+  }
+  for (auto& one : waiting) {
+    const auto outcome = one.get();
+    EXPECT_TRUE(outcome) << outcome.error().message;
+  }
+}
+
 // ---- rpc::shutdown ------------------------------------------------------------------------------
 
 const Procedure<bool()> kStop("agent end test, stop");

@@ -31,9 +31,12 @@ class Worker {
     gather = std::make_unique<Gather>(functions);
     gather->begin("test");
     server = std::make_unique<FunctionServer>(functions, thread_count, options.self.id());
+    // Others may call before `agent` is there, which functions use.
+    server->close();
     auto started = NetworkAgent::start(std::move(options), store.opener(), *server, patience);
     if (!started) return fail(started.error());
     agent = std::move(*started);
+    server->open();
     return {};
   }
   void stop() {

@@ -28,12 +28,15 @@ struct Worker {
   Result<> start(rpc::AgentOptions options, const rpc::testing::StoreHost& store) {
     keeper = std::make_shared<Keeper>(options.self.id(), ids);
     server = std::make_unique<rpc::FunctionServer>(functions, 4, options.self.id(), keeper);
+    // Others may call before all of what follows is done.
+    server->close();
     auto started = rpc::NetworkAgent::start(std::move(options), store.opener(), *server,
                                             std::chrono::seconds(60));
     if (!started) return fail(started.error());
     agent = std::move(*started);
     agent->set_references(keeper);
     keeper->attach(agent);
+    server->open();
     return {};
   }
   void stop() {

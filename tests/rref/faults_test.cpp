@@ -73,11 +73,7 @@ class FaultyReferences : public ::testing::TestWithParam<Way> {
 
   template <typename Holds>
   [[nodiscard]] bool comes_to(int rank, Holds holds) {
-    for (int i = 0; i < 30'000; ++i) {
-      if (holds(keeper(rank).counters())) return true;
-      std::this_thread::sleep_for(1ms);
-    }
-    return false;
+    return keeper(rank).wait_until(SystemClock().now() + 30s, holds);
   }
   void flush(int rank) {
     EXPECT_TRUE(comes_to(rank, [](const Ledger::Counters& now) {

@@ -115,12 +115,9 @@ class References : public ::testing::TestWithParam<Way> {
 
   // Waits until the counters are so.
   void expect_counters(int rank, const Ledger::Counters& wanted) {
-    Ledger::Counters now;
-    for (int i = 0; i < 10'000; ++i) {
-      now = keeper(rank).counters();
-      if (now == wanted) return;
-      std::this_thread::sleep_for(1ms);
-    }
+    const auto holds = [&](const Ledger::Counters& now) { return now == wanted; };
+    if (keeper(rank).wait_until(SystemClock().now() + 30s, holds)) return;
+    const Ledger::Counters now = keeper(rank).counters();
     FAIL() << "worker" << rank << " has " << now.owner_rrefs << " owners, " << now.forks
            << " forks, " << now.pending_users << " pending users, " << now.pending_children
            << " pending children and " << now.pending_futures << " control messages under way";
