@@ -3,7 +3,7 @@ PREFIX ?= /usr/local
 DESTDIR ?=
 
 .DEFAULT_GOAL := all
-.PHONY: all test demo bench lint format install clean help packages-build product
+.PHONY: all test conformance demo bench lint format install clean help packages-build product
 
 all: product ## build the program (release) into build/
 	@if [ -x build/bin/muster ]; then echo "the program is build/bin/muster"; \
@@ -19,6 +19,11 @@ packages-build:
 test: ## install what the tests need, build everything, run every test
 	@tools/packages install build test lint
 	@tools/run_tests
+
+conformance: product ## build, then run PyTorch's own RPC tests against muster.rpc
+	@tools/packages install build test
+	@tools/python_env >/dev/null
+	@tests/conformance/run
 
 demo: product ## build, then run an elastic job that loses a worker and a node
 	@examples/demo
@@ -42,4 +47,4 @@ clean: ## remove everything that was built
 	rm -rf build
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)

@@ -26,7 +26,7 @@ include(GoogleTest)
 # minutes: only these are built for it.
 set(MUSTER_THREADED_TESTS
   base_tests net_tests etcd_tests backends_tests process_tests logs_tests watchdog_tests
-  observe_tests failures_tests rpc_tests rref_tests worker_tests references_tests rpc_load_tests server_tests crowd_tests linearizability_tests
+  observe_tests failures_tests rpc_tests worker_tests references_tests rpc_load_tests server_tests crowd_tests linearizability_tests
   real_etcd_tests)
 
 add_custom_target(product)

@@ -1,0 +1,11 @@
+"""The program `muster` of an installed package."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+
+def main() -> None:
+    program = os.path.join(os.path.dirname(os.path.abspath(__file__)), "bin", "muster")
+    os.execv(program, ["muster", *sys.argv[1:]])

@@ -1,0 +1,349 @@
+"""Groups: who is in them, what they do together, how they end, and workers that come and go."""
+
+import os
+import signal
+import threading
+import unittest
+
+import muster.rpc as rpc
+from workers import TestCase, Worker, check, equal, has, raised, wait_until
+
+
+def echo(value):
+    return value
+
+
+def read(path):
+    wait_until(lambda: os.path.exists(path), f"there is {path}")
+    return path
+
+
+def names():
+    return sorted(info.name for info in rpc._get_current_rpc_agent().get_worker_infos())
+
+
+class StaticTest(TestCase):
+    def test_alone(self):
+        def body(worker):
+            worker.start(name="me")
+            equal(rpc.rpc_sync("me", echo, (1,)), 1)
+            equal(rpc.rpc_async("me", echo, (1,)).wait(), 1)
+            equal(rpc.remote("me", echo, (1,)).to_here(), 1)
+            equal(rpc._get_debug_info()["agent.thread_pool_size"], "16")
+            rpc.shutdown()
+
+        self.run_workers(body, starts=False)
+
+    def test_options_are_used(self):
+        def body(worker):
+            equal(rpc.get_rpc_timeout(), 7.5)
+            equal(rpc._get_debug_info()["agent.thread_pool_size"], "27")
+            check(rpc._get_current_rpc_agent().is_static_group)
+
+        self.run_workers(body, size=2, num_worker_threads=27, rpc_timeout=7.5)
+
+    def test_names_are_checked(self):
+        def body(worker):
+            for wrong in ("a b", "x" * 128, "\u00e9", ""):
+                error = raised(
+                    RuntimeError,
+                    rpc.init_rpc,
+                    wrong,
+                    rank=0,
+                    world_size=1,
+                    rpc_backend_options=worker.options(),
+                )
+                has(error, "Worker name must match")
+                check(not rpc._is_current_rpc_agent_set())
+
+        self.run_workers(body, starts=False)
+
+    def test_names_are_unique(self):
+        def body(worker):
+            has(raised(RuntimeError, worker.start, name="same"), "is not unique")
+            check(not rpc._is_current_rpc_agent_set())
+            raised(RuntimeError, rpc.shutdown)
+
+        self.run_workers(body, body, body, starts=False)
+
+    def test_a_second_start_is_refused_and_harmless(self):
+        def body(worker):
+            has(raised(RuntimeError, worker.start), "RPC is already initialized")
+            equal(rpc.rpc_sync(worker.next, echo, (1,)), 1)
+
+        self.run_workers(body, body)
+
+    def test_who_is_missing_is_named(self):
+        def body(worker):
+            error = raised(RuntimeError, worker.start, world_size=3, rpc_timeout=1)
+            has(error, "2")
+            check(not rpc._is_current_rpc_agent_set())
+
+        self.run_workers(body, body, starts=False)
+
+    def test_wrong_device_maps_fail_everywhere(self):
+        def body(worker):
+            options = worker.options(device_maps={"nobody": {0: 0}} if worker.rank == 0 else None)
+            try:
+                rpc.init_rpc(worker.name, rank=worker.rank, world_size=2, rpc_backend_options=options)
+            except (ValueError, RuntimeError) as error:
+                has(error, "Node worker0 has")
+            else:
+                raise AssertionError("it was accepted")
+            check(not rpc._is_current_rpc_agent_set())
+
+        self.run_workers(body, body, starts=False)
+
+
+class TogetherTest(TestCase):
+    def test_what_all_bring_is_gathered(self):
+        def body(worker):
+            for turn in range(3):
+                expected = {f"worker{n}": (n, turn) for n in range(3)}
+                equal(rpc.api._all_gather((worker.rank, turn)), expected)
+            if worker.rank < 2:
+                equal(
+                    rpc.api._all_gather(worker.rank, {"worker0", "worker1"}),
+                    {"worker0": 0, "worker1": 1},
+                )
+            rpc.api._barrier({worker.name})
+            rpc.api._barrier({"worker0", "worker1", "worker2"})
+            threads = [
+                threading.Thread(target=lambda: rpc.api._barrier(["worker0", "worker1", "worker2"]))
+                for _ in range(3)
+            ]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            rpc.api._wait_all_workers()
+            rpc.api._wait_all_workers(10)
+
+        self.run_workers(body, body, body)
+
+    def test_a_gather_ends_when_its_time_is_over(self):
+        def body(worker):
+            path = str(self.folder / "late")
+            if worker.rank == 0:
+                error = raised(RuntimeError, rpc.api._all_gather, 1, None, 0.1)
+                has(error, "timed out in _all_gather after 0.10 seconds")
+                open(path, "x").close()
+            else:
+                read(path)
+                raised(RuntimeError, rpc.api._all_gather, 1, None, 0.1)
+
+        self.run_workers(body, body)
+
+    def test_debug_maps_have_keys_of_their_own(self):
+        def body(worker):
+            references = rpc._rref_context_get_debug_info()
+            agent = rpc._get_current_rpc_agent().get_debug_info()
+            everything = rpc._get_debug_info()
+            check(not set(references) & set(agent))
+            check(set(references) | set(agent) <= set(everything))
+            for key in ("num_owner_rrefs", "num_pending_futures", "num_pending_users", "num_forks"):
+                equal(references[key], "0")
+
+        self.run_workers(body, size=1)
+
+
+class EndTest(TestCase):
+    def test_graceful_shutdown_waits_for_those_who_still_work(self):
+        def body(worker):
+            if worker.rank == 0:
+                for _ in range(10):
+                    futures = [rpc.rpc_async(f"worker{n}", echo, (n,)) for n in (1, 2)]
+                    equal([future.wait() for future in futures], [1, 2])
+
+        self.run_workers(body, body, body)
+
+    def test_a_shutdown_that_is_not_graceful_waits_for_nobody(self):
+        def body(worker):
+            worker.start()
+            rpc.rpc_sync(worker.next, echo, (1,))
+            rpc.api._wait_all_workers()
+            rpc.shutdown(graceful=False)
+            for call in (rpc.shutdown, rpc.get_worker_info, lambda: rpc.rpc_sync("worker0", echo)):
+                has(raised(RuntimeError, call), "RPC has not been initialized")
+
+        self.run_workers(body, body, starts=False)
+
+    def test_the_time_of_a_shutdown_is_limited(self):
+        def body(worker):
+            path = str(self.folder / "late")
+            worker.start()
+            if worker.rank == 0:
+                raised(RuntimeError, rpc.shutdown, timeout=0.2)
+                check(not rpc._is_current_rpc_agent_set())
+                open(path, "x").close()
+            else:
+                read(path)
+                rpc.shutdown(graceful=False)
+
+        self.run_workers(body, body, starts=False)
+
+    def test_calls_under_way_end_with_the_group(self):
+        def body(worker):
+            worker.start()
+            path = str(self.folder / "never")
+            futures = [rpc.rpc_async(worker.next, read, (path,), timeout=0) for _ in range(3)]
+            rref = rpc.remote(worker.next, read, (path,), timeout=0)
+            later = futures[0].then(lambda f: f.wait())
+            rpc.api._wait_all_workers()
+            rpc.shutdown(graceful=False)
+            for future in (*futures, later):
+                raised(RuntimeError, future.wait)
+            raised(RuntimeError, rref.to_here)
+            return "ended"
+
+        def other(worker):
+            worker.start()
+            rpc.api._wait_all_workers()
+            os._exit(0)
+
+        results = self.run_workers(body, other, starts=False, expects={1})
+        self.assertEqual(results[0], "ended")
+
+    def test_workers_start_and_stop_many_times(self):
+        def body(worker):
+            for turn in range(20):
+                again = Worker(worker.rank, worker.size, f"{self.meeting}.{turn}")
+                again.start()
+                equal(rpc.rpc_sync(again.next, echo, (turn,)), turn)
+                rpc.shutdown()
+            return threading.active_count(), len(os.listdir("/proc/self/task"))
+
+        for threads, tasks in self.run_workers(body, body, starts=False):
+            self.assertEqual(threads, 1)
+            # Whatever the process keeps, it is not one more for each group.
+            self.assertLess(tasks, 20)
+
+
+class DynamicTest(TestCase):
+    """Workers that come and go. One body drives the others through files in the test's folder."""
+
+    def path(self, name):
+        return str(self.folder / name)
+
+    def mark(self, name):
+        open(self.path(name), "x").close()
+
+    def test_newcomers_and_members_call_each_other(self):
+        def first(worker):
+            worker.start(name="a-1", world_size=None)
+            check(not rpc._get_current_rpc_agent().is_static_group)
+            self.mark("first is there")
+            read(self.path("both have come"))
+            wait_until(lambda: names() == ["a-1", "b-2", "c-3"], "both have come")
+            for name in ("b-2", "c-3"):
+                equal(rpc.rpc_sync(name, echo, (name,)), name)
+                equal(rpc.remote(name, echo, (name,)).to_here(), name)
+            self.mark("they may go")
+            wait_until(lambda: names() == ["a-1"], "they have gone")
+            has(raised(RuntimeError, rpc.rpc_sync, "b-2", echo, (1,)), "could not find destination")
+            rpc.shutdown()
+
+        def newcomer(name, is_last):
+            def body(worker):
+                read(self.path("first is there" if not is_last else "second is there"))
+                worker.start(name=name, world_size=None)
+                equal(rpc.rpc_sync("a-1", echo, (name,)), name)
+                self.mark("both have come" if is_last else "second is there")
+                read(self.path("they may go"))
+                rpc.shutdown()
+
+            return body
+
+        self.run_workers(first, newcomer("b-2", False), newcomer("c-3", True), starts=False)
+
+    def test_a_join_that_fails_hinders_nobody(self):
+        def first(worker):
+            worker.start(world_size=None)
+            self.mark("first is there")
+            read(self.path("last is gone"))
+            rpc.shutdown()
+
+        def wrong(worker):
+            read(self.path("first is there"))
+            has(raised(RuntimeError, worker.start, name="worker0", world_size=None), "is not unique")
+            has(raised(RuntimeError, worker.start, rank=0, world_size=None), "is not unique")
+            has(
+                raised(RuntimeError, worker.start, world_size=3, rpc_timeout=5),
+                "mixes statically and dynamically",
+            )
+            self.mark("all has failed")
+
+        def last(worker):
+            read(self.path("all has failed"))
+            worker.start(world_size=None)
+            equal(rpc.rpc_sync("worker0", echo, (1,)), 1)
+            rpc.shutdown()
+            self.mark("last is gone")
+
+        self.run_workers(first, wrong, last, starts=False)
+
+    def test_a_number_is_free_again_when_its_worker_has_left(self):
+        def first(worker):
+            worker.start(world_size=None)
+            self.mark("first is there")
+            for turn in range(3):
+                read(self.path(f"left {turn}"))
+            rpc.shutdown()
+
+        def other(worker):
+            read(self.path("first is there"))
+            for turn in range(3):
+                worker.start(name=f"other-{turn % 2}", world_size=None)
+                equal(rpc.rpc_sync("worker0", echo, (turn,)), turn)
+                rref = rpc.remote("worker0", echo, (turn,))
+                equal(rref.to_here(), turn)
+                del rref
+                rpc.shutdown()
+                self.mark(f"left {turn}")
+
+        self.run_workers(first, other, starts=False)
+
+    def test_a_crashed_worker_disappears_and_may_come_again(self):
+        def first(worker):
+            worker.start(world_size=None)
+            self.mark("first is there")
+            read(self.path("victim is there"))
+            pid = rpc.rpc_sync("victim", os.getpid)
+            future = rpc.rpc_async("victim", read, (self.path("never"),), timeout=0)
+            os.kill(pid, signal.SIGKILL)
+            has(raised(RuntimeError, future.wait), "victim")
+            self.mark("victim is dead")
+            read(self.path("it is back"))
+            wait_until(lambda: names() == ["victim", "worker0"], "it is seen")
+            equal(rpc.rpc_sync("victim", echo, ("again",)), "again")
+            self.mark("seen")
+            wait_until(lambda: names() == ["worker0"], "it has left")
+            rpc.shutdown()
+            return "survived"
+
+        def victim(worker):
+            read(self.path("first is there"))
+            worker.start(name="victim", world_size=None)
+            self.mark("victim is there")
+            read(self.path("never"))
+
+        def again(worker):
+            read(self.path("victim is dead"))
+            # Its old self is known to be dead sooner or later; until then its name is taken.
+            while True:
+                try:
+                    worker.start(name="victim", rank=1, world_size=None)
+                    break
+                except RuntimeError as error:
+                    has(error, "is not unique")
+            self.mark("it is back")
+            equal(rpc.rpc_sync("worker0", echo, (1,)), 1)
+            read(self.path("seen"))
+            rpc.shutdown()
+
+        results = self.run_workers(first, victim, again, starts=False, expects={1})
+        self.assertEqual(results[0], "survived")
+
+
+if __name__ == "__main__":
+    unittest.main()
