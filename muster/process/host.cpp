@@ -402,13 +402,16 @@ void Host::end_everything() {
   ::sigaddset(&child_signal, SIGCHLD);
   for (;;) {
     siginfo_t info{};
-    while (::waitid(P_ALL, 0, &info, WEXITED | WNOHANG) == 0 && info.si_pid != 0) {
+    int looked = 0;
+    while ((looked = ::waitid(P_ALL, 0, &info, WEXITED | WNOHANG)) == 0 && info.si_pid != 0) {
       running_.erase(info.si_pid);
       info = {};
     }
-    const std::vector<Member> left = strays();
-    if (running_.empty() && left.empty()) return;
-    for (const Member& member : left) signal_exactly(member.stat, SIGKILL);
+    // Only the kernel knows that nobody is left: /proc does not show who ended since the loop
+    // above, and may pass over one who is made an orphan while it is read. Whoever descends from us
+    // descends from a child of ours, for orphans come to us.
+    if (looked != 0 && errno == ECHILD) return;
+    for (const Member& member : strays()) signal_exactly(member.stat, SIGKILL);
     if (clock.now() >= deadline) return;
     // Blocked by `child_signal_`, so it can be waited for; the time is for ends that nobody tells.
     const timespec patience{0, std::chrono::nanoseconds(kLookAgainAfter).count()};

@@ -144,6 +144,21 @@ TEST_F(HostTest, KillsEverythingWhenItIsDestroyed) {
   EXPECT_EQ(::waitid(P_ALL, 0, &info, WEXITED | WNOHANG), -1);
 }
 
+TEST_F(HostTest, LeavesNoneOfManyUnreapedWhenItIsDestroyed) {
+  // Some of them end between two looks of the destructor.
+  for (int round = 0; round < 20; ++round) {
+    auto worker = start_talking(
+        "for i in 1 2 3 4 5 6 7 8 9 10; do (setsid sleep 1000 &); done; echo ready; "
+        "exec sleep 1000");
+    worker->process.reset();
+    host_.reset();
+    siginfo_t info{};
+    EXPECT_EQ(::waitid(P_ALL, 0, &info, WEXITED | WNOHANG), -1) << "round " << round;
+    while (::waitid(P_ALL, 0, &info, WEXITED | WNOHANG) == 0 && info.si_pid != 0) info = {};
+    host_ = std::make_unique<Host>(loop_);
+  }
+}
+
 TEST_F(HostTest, ReapsWhatItHasAdopted) {
   auto worker =
       start_talking("(sh -c 'exit 0' &); (sh -c 'exit 1' &); echo ready; exec sleep 1000");
