@@ -20,9 +20,9 @@ namespace {
 // How long what a leaked descendant holds open may delay us after the workers have ended.
 constexpr Duration kDrainTime = std::chrono::seconds(5);
 
-std::int64_t wall_now() {
+std::int64_t nanoseconds_of(clockid_t clock) {
   timespec now{};
-  ::clock_gettime(CLOCK_REALTIME, &now);
+  ::clock_gettime(clock, &now);
   return static_cast<std::int64_t>(now.tv_sec) * 1'000'000'000 + now.tv_nsec;
 }
 
@@ -115,7 +115,7 @@ Result<> Crew::start_worker(Worker& worker) {
   command.placement = placement_of(config, local_rank);
   if (cgroup_) command.cgroup = cgroup_->folder();
   worker.started = surroundings_.loop.now();
-  worker.started_nanoseconds = wall_now();
+  worker.started_nanoseconds = nanoseconds_of(CLOCK_REALTIME);
   auto process = surroundings_.host.start(
       command, [this, local_rank](const process::Exit& exit) { on_exit(local_rank, exit); });
   if (!process) {
@@ -156,17 +156,21 @@ failures::Failure Crew::describe_failure(const Worker& worker, const process::Ex
   failure.exited_nanoseconds = exit.wall_nanoseconds;
   failure.clock_lead_nanoseconds = facts_.clock_lead_nanoseconds;
   failure.order = exit.order;
-  failure.collateral = expecting_exits_;
   failure.note = worker.note;
   if (!worker.paths.error_file.empty()) {
     failures::add_details(failure, worker.paths.error_file,
                           failures::read_error_file(worker.paths.error_file),
                           worker.started_nanoseconds);
   }
+  // One that takes long to end may have failed first: the others die of losing it meanwhile.
+  const std::int64_t since = expecting_exits_since_nanoseconds_;
+  const bool has_failed_before =
+      failure.recorded_nanoseconds != 0 && failure.recorded_nanoseconds < since;
+  failure.collateral = since != 0 && !has_failed_before;
   failures::OutOfMemorySources sources;
   if (cgroup_) sources.group_folder = cgroup_->folder();
   failure.out_of_memory =
-      worker.note.empty() && !expecting_exits_ &&
+      worker.note.empty() && since == 0 &&
       failures::ran_out_of_memory(exit.code,
                                   {memory_before_, failures::read_out_of_memory_counts(sources)});
   failure.last_lines = last_lines(worker);
@@ -179,8 +183,13 @@ std::vector<std::string> Crew::last_lines(const Worker& worker) const {
   return logs::last_lines_of_file(worker.paths.err, logs::kRecentLines);
 }
 
+void Crew::expect_exits() {
+  if (expecting_exits_since_nanoseconds_ != 0) return;
+  expecting_exits_since_nanoseconds_ = nanoseconds_of(CLOCK_REALTIME_COARSE);
+}
+
 Task<std::vector<process::Stuck>> Crew::stop(process::StopOptions options) {
-  expecting_exits_ = true;
+  expect_exits();
   std::vector<process::Process*> processes;
   for (Worker& worker : workers_) {
     if (worker.process) processes.push_back(worker.process.get());

@@ -76,8 +76,8 @@ class Crew {
   // Ends the workers and everything they have started, and writes out what they have printed.
   // Answers what could not be killed.
   Task<std::vector<process::Stuck>> stop(process::StopOptions options);
-  // From now on whoever dies dies because of us.
-  void expect_exits() { expecting_exits_ = true; }
+  // From now on whoever dies dies because of us, unless it has recorded before what it dies of.
+  void expect_exits();
   // A worker that is to be counted as failed, for the reason `note`.
   void kill(Worker& worker, int signal, std::string note);
   // To all of them, and nothing else happens.
@@ -104,7 +104,8 @@ class Crew {
   logs::AttemptFolder attempt_;
   std::optional<process::Cgroup> cgroup_;
   failures::OutOfMemoryCounts memory_before_;
-  bool expecting_exits_ = false;
+  // When that began, by the clock that files are stamped with; 0: it has not.
+  std::int64_t expecting_exits_since_nanoseconds_ = 0;
   std::vector<Worker> workers_;
 };
 

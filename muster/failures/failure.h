@@ -37,8 +37,8 @@ struct Failure {
   std::uint64_t order = 0;
 
   bool out_of_memory = false;
-  // It was stopped by its agent, or died after the agent had heard of another failure. Never a root
-  // cause.
+  // It was stopped by its agent, or died after the agent had heard of another failure, and had not
+  // recorded a failure before. Never a root cause.
   bool collateral = false;
 
   std::string error_file;  // empty: it wrote none

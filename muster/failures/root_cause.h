@@ -4,8 +4,8 @@
 // agent stops them. Looking at whole seconds, or at when somebody noticed, names the wrong one.
 // Here the order comes from the kernel:
 //
-//  1. Collateral failures (stopped by an agent, or dead after the news of another failure) come
-//     last and are never the root cause.
+//  1. Collateral failures (stopped by an agent, or dead after the news of another failure, without
+//     having recorded a failure of their own before) come last and are never the root cause.
 //  2. A worker failed when it wrote its error file, else when the kernel ended it; both to the
 //     nanosecond. On one node the kernel's order of exits is trusted more than the clock; between
 //     nodes, by how much their clocks are known to differ is taken off first.

@@ -156,6 +156,31 @@ class ErrorFiles(launch.Case):
         self.assertEqual(root["traceback"].split("\n")[0], "Traceback (most recent call last):")
         self.assertIn("\n    line 1\n", root["traceback"])
 
+    def test_whoever_recorded_first_is_the_cause_though_it_is_the_last_to_end(self):
+        """Its agent stops it, for the sake of one that died of losing it."""
+        script = self.script(f"""
+            FILE="$TORCHELASTIC_ERROR_FILE"
+            [ "$RANK" = 1 ] && {{ {self.write(self.structured())}; note failed; stay; }}
+            while ! grep -q failed "$NOTES"; do sleep 0.02; done
+            sleep 0.05  # more than one tick of the clock that stamps files
+            exit 3""")
+        agent = self.launch(f"--log-dir={self.logs}", "--nproc-per-node=2", script, status=1)
+        report = launch.Report(agent.err.text)
+        self.assertEqual((report.root["rank"], report.codes()), ("1", {0: 3, 1: -15}))
+        self.assertIn("ValueError: bad shape", report.root["traceback"])
+        self.assertNotIn("stopped because of this failure", agent.err.text)
+
+    def test_whoever_records_that_it_was_stopped_is_not_the_cause(self):
+        script = self.script(f"""
+            FILE="$TORCHELASTIC_ERROR_FILE"
+            [ "$RANK" = 0 ] && {{
+              trap '{self.write(self.structured())}; exit 9' TERM; note ready; stay; }}
+            while ! grep -q ready "$NOTES"; do sleep 0.02; done
+            exit 3""")
+        agent = self.launch(f"--log-dir={self.logs}", "--nproc-per-node=2", script, status=1)
+        report = launch.Report(agent.err.text)
+        self.assertEqual((report.root["rank"], report.codes()), ("1", {0: 9, 1: 3}))
+
     def test_simple(self):
         root = self.fail_with(self.write(json.dumps({"message": "out of cheese",
                                                      "timestamp": int(time.time())})))
