@@ -1,7 +1,6 @@
 // The seat of a node in a rendezvous, as Python holds it.
-#include "muster/backends/c10d.h"
+#include "muster/backends/builtin.h"
 #include "muster/backends/machine.h"
-#include "muster/backends/static_handler.h"
 #include "muster/rendezvous/environment.h"
 #include "muster/rendezvous/handler.h"
 #include "muster/rendezvous/options.h"
@@ -29,29 +28,18 @@ struct HeldHandler {
   HeldHandler(LoopThread& thread, Parameters given)
       : machine(thread.loop(), thread.transport()),
         environment{thread.loop(), thread.random()},
-        parameters(std::move(given)) {}
+        parameters(std::move(given)) {
+    backends::add_builtin_backends(registry, thread.loop(), machine);
+  }
   backends::SystemMachine machine;
   rendezvous::Environment environment;
+  rendezvous::Registry registry = {};
   Parameters parameters;
   std::unique_ptr<Handler> handler = {};
 };
 
-Task<Result<std::unique_ptr<Handler>>> create(HeldHandler& held) {
-  const std::string& backend = held.parameters.backend;
-  if (backend == "c10d") {
-    return backends::create_c10d(held.machine, held.parameters, held.environment);
-  }
-  if (backend == "file") {
-    return backends::create_file(held.machine, held.parameters, held.environment);
-  }
-  if (backend == "static") {
-    return backends::create_static(held.machine, held.parameters, held.environment);
-  }
-  return backends::create_muster(held.machine, held.parameters, held.environment);
-}
-
 Task<Result<>> fill(std::shared_ptr<HeldHandler> held) {
-  auto created = co_await create(*held);
+  auto created = co_await held->registry.create(held->parameters, held->environment);
   if (!created) co_return fail(created.error());
   held->handler = std::move(*created);
   co_return Result<>();

@@ -9,7 +9,7 @@
 
 Names, arguments and results are those of torch.distributed.elastic.rendezvous; the stores are
 those of muster.store. Backends: c10d, muster (a `muster store serve`, or a process that hosts a
-muster.store.TCPStore), file, static, and whatever is registered. (etcd is for `muster run` only.)
+muster.store.TCPStore), etcd, file, static, and whatever is registered.
 """
 
 from __future__ import annotations
@@ -344,7 +344,7 @@ class RendezvousHandlerRegistry:
 
 
 rendezvous_handler_registry = RendezvousHandlerRegistry()
-for _name in ("c10d", "file", "muster", "static"):
+for _name in ("c10d", "etcd", "etcd-v2", "file", "muster", "static"):
     rendezvous_handler_registry.register(_name, NativeHandler)
 
 

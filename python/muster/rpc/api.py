@@ -378,6 +378,19 @@ def shutdown(graceful: bool = True, timeout: float = DEFAULT_SHUTDOWN_TIMEOUT) -
         _reset_current_rpc_agent()
 
 
+def _record_what_ends_it():
+    # The others fail as soon as they lose this worker, which takes its time to end: a report that
+    # goes by the ends of processes would name one of them as the first to fail.
+    error = getattr(sys, "last_value", None)  # what the interpreter has just printed
+    if not isinstance(error, Exception) or not os.environ.get("TORCHELASTIC_ERROR_FILE"):
+        return
+    from muster.elastic.errors import get_error_handler
+
+    handler = get_error_handler()
+    if not os.path.exists(handler.error_file()):  # `record` has seen it before
+        handler.record_exception(error)
+
+
 def _stop_at_exit():
     # Threads that go on while the interpreter ends would take it down. A child that was forked has
     # none of them.
@@ -386,6 +399,7 @@ def _stop_at_exit():
     _log().warning(
         "the program ends without rpc.shutdown(); calls of other workers to this one fail"
     )
+    _record_what_ends_it()
     try:
         _stop(graceful=False)
     except RuntimeError as error:
