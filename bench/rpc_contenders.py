@@ -30,7 +30,7 @@ KEEP_MEMORY = {
     "GLIBC_TUNABLES": f"glibc.malloc.mmap_threshold={2**30}:glibc.malloc.trim_threshold={2**32}"
 }
 
-MUSTER = "Muster"
+MUSTER, BLOCKING = "Muster", "Muster that always blocks"
 RAW_TCP, FUTEX, SPIN = "raw epoll TCP", "raw futex", "raw spinning"
 STREAM, STREAM_HOT = "raw TCP stream", "raw TCP stream of 1 MiB"
 MEMCPY, MEMCPY_ECHO = "memcpy", "memcpy there and back"
@@ -199,6 +199,17 @@ class Muster(Native):
         return result["memory_bytes"]
 
 
+class Blocking(Muster):
+    """It never looks before it sleeps, which is the best that one can do where threads outnumber the
+    cores."""
+
+    def can(self, case):
+        return case.busy
+
+    def is_telling(self, case):
+        return True
+
+
 class Bound(Native):
     """Plain sockets and plain shared memory."""
 
@@ -319,7 +330,9 @@ def find(options, report, cores, with_torch):
             add(Native(options, cores, full, program, transports, kind))
 
     if (options.build / "bench" / "rpc_muster").exists():
-        add(Muster(options, cores, MUSTER, "rpc_muster", {"tcp": "tcp", "shm": "shm"}))
+        both = {"tcp": "tcp", "shm": "shm"}
+        add(Muster(options, cores, MUSTER, "rpc_muster", both))
+        add(Blocking(options, cores, BLOCKING, "rpc_muster", both, "blocking"))
     else:
         report.miss(MUSTER, "build/bench/rpc_muster was not built: the peers are shown alone")
     add(Bound(options, cores, RAW_TCP, "rpc_raw", {"tcp": "tcp"}))

@@ -50,6 +50,7 @@ rpc::InitOptions init_options(const RpcOptions& options, std::int64_t rank,
   init.world_size = 2;
   init.store = store;
   init.shared_memory = options.transport == "shm";
+  init.spins = options.kind != "blocking";
   init.thread_count = std::max<std::size_t>(options.threads, 1);
   return init;
 }

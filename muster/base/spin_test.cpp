@@ -47,25 +47,50 @@ TEST(SpinBudget, GivesUpOnWhatAlwaysTakesALittleLonger) {
   EXPECT_GT(looks, 5) << "it is tried again now and then";
 }
 
+// How long it sleeps at once from then on.
+Duration rest_after(const SpinBudget& spin, TimePoint now) {
+  Duration rest = 0us;
+  while (spin.at(now + rest) == 0us && rest < 10s) rest += 1ms;
+  return rest;
+}
+
 TEST(SpinBudget, RestsWhenOthersNeedTheProcessorAndLongerEachTime) {
   SpinBudget spin;
   for (int wait = 0; wait < 3; ++wait) spin.came(90us, false);
   TimePoint now = kStart;
   Duration before = 0us;
   for (int time = 0; time < 20; ++time) {
-    spin.preempted(now);
+    spin.preempted(now, 70us);
     EXPECT_EQ(spin.at(now), 0us);
-    Duration rest = 0us;
-    while (spin.at(now + rest) == 0us && rest < 10s) rest += 1ms;
+    const Duration rest = rest_after(spin, now);
     EXPECT_GE(rest, before);
     EXPECT_LE(rest, 1s);
     before = rest;
     now += rest;
+    for (int wait = 0; wait < 20; ++wait) spin.came(10us, true);  // that it paid then is little
   }
   EXPECT_EQ(before, 1s);
-  for (int wait = 0; wait < 20; ++wait) spin.came(10us, true);
-  spin.preempted(now);
-  EXPECT_GT(spin.at(now + 10ms), 0us) << "forgotten after it has paid for a while";
+  spin.preempted(now + 2s, 70us);
+  EXPECT_LT(rest_after(spin, now + 2s), 10ms) << "it went well for longer than it had rested";
+}
+
+TEST(SpinBudget, AsksNowAndThenWhetherOthersNeedTheProcessor) {
+  SpinBudget spin;
+  EXPECT_FALSE(spin.wants_to_know(kStart)) << "it does not look anyway";
+  for (int wait = 0; wait < 3; ++wait) spin.came(90us, false);
+  EXPECT_TRUE(spin.wants_to_know(kStart));
+  EXPECT_FALSE(spin.wants_to_know(kStart + 500us));
+  EXPECT_TRUE(spin.wants_to_know(kStart + 1ms));
+  spin.preempted(kStart + 1ms);
+  EXPECT_EQ(spin.at(kStart + 10ms), 0us);
+  EXPECT_FALSE(spin.wants_to_know(kStart + 10ms));
+}
+
+TEST(SpinBudget, RestsForFarLongerThanItLost) {
+  SpinBudget spin;
+  for (int wait = 0; wait < 3; ++wait) spin.came(90us, false);
+  spin.preempted(kStart, 4ms);
+  EXPECT_GE(rest_after(spin, kStart), 100ms);
 }
 
 }  // namespace

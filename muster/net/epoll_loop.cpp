@@ -139,6 +139,7 @@ void EpollLoop::run_in_background(std::function<void()> work) {
 int EpollLoop::wait_for_events(epoll_event* events, int timeout) {
   if (!look_ || timeout == 0) return ::epoll_wait(epoll_.get(), events, kEventsMax, timeout);
   const TimePoint started = clock_.now();
+  if (spin_.wants_to_know(started) && was_preempted()) spin_.preempted(started);
   const Duration budget = spin_.at(started);
   int count = 0;
   // A timer that is due is not to wait until the look is over.
@@ -161,12 +162,13 @@ bool EpollLoop::look_for(Duration budget, epoll_event* events, int& count) {
     const bool found = look_();
     count = ::epoll_wait(epoll_.get(), events, kEventsMax, 0);
     if (count < 0) count = 0;
-    if (found || count > 0) return true;
     const TimePoint before = std::exchange(now, clock_.now());
-    if (now - before > SpinBudget::kPreempted) {
-      spin_.preempted(now);
-      break;
-    }
+    // Or what was found took so long.
+    const bool is_suspicious = now - before > SpinBudget::kSuspicious;
+    const bool was_off = is_suspicious && was_preempted();
+    if (was_off) spin_.preempted(now, now - before);
+    if (found || count > 0) return true;
+    if (was_off) break;
   }
   return false;
 }

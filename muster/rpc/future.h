@@ -10,6 +10,7 @@
 #include "muster/base/clock.h"
 #include "muster/base/loop.h"
 #include "muster/base/task.h"
+#include "muster/rpc/alarm.h"
 #include "muster/rpc/call_error.h"
 #include "muster/rpc/pool.h"
 
@@ -62,13 +63,26 @@ void run_callback(const std::function<void(const CallResult<T>&)>& callback,
   }
 }
 
+// A thread that waits for an outcome.
+class Waiter {
+ public:
+  virtual ~Waiter() = default;
+  // The outcome is there.
+  virtual bool is_done() const = 0;
+  virtual TimePoint deadline() const = 0;
+  // For a sleep anywhere else than in the future: whoever sets the outcome rings it. Nothing if the
+  // outcome is there already, if another thread has an alarm set, and if there are no more.
+  virtual const Alarm* set_alarm() = 0;
+};
+
 // Can bring about what a thread waits for, or at least try, in that thread.
 class Helper {
  public:
   virtual ~Helper() = default;
-  // Returns when `done` is true, or when it is better to sleep.
-  virtual void help(const std::function<bool()>& done) = 0;
-  // The thread had to sleep after all; it waited that long.
+  // Returns when it is done, when the deadline has passed, or when it is better to sleep in the
+  // future.
+  virtual void help(Waiter& waiter) = 0;
+  // The thread had to sleep in the future after all; it waited that long.
   virtual void slept(Duration total) = 0;
 };
 
@@ -80,7 +94,8 @@ struct FutureState {
   std::condition_variable condition;
   std::optional<CallResult<T>> outcome;  // never changed once it is set
   std::vector<std::function<void(const CallResult<T>&)>> callbacks;
-  int sleeper_count = 0;
+  int sleeper_count = 0;         // in `condition`
+  const Alarm* alarm = nullptr;  // of one that sleeps elsewhere
   bool looked_at = false;
 
   ~FutureState() {
@@ -98,6 +113,7 @@ struct FutureState {
       if (!waiting.empty()) looked_at = true;
       is_set.store(true, std::memory_order_release);
       if (sleeper_count > 0) condition.notify_all();
+      if (alarm != nullptr) alarm->ring();
     }
     return waiting;
   }
@@ -253,13 +269,42 @@ class Future {
   friend class Promise<T>;
   explicit Future(std::shared_ptr<internal::FutureState<T>> state) : state_(std::move(state)) {}
 
+  class StateWaiter final : public internal::Waiter {
+   public:
+    StateWaiter(internal::FutureState<T>& state, TimePoint deadline)
+        : state_(state), deadline_(deadline) {}
+    ~StateWaiter() override {
+      if (!alarm_) return;
+      const std::lock_guard lock(state_.mutex);
+      state_.alarm = nullptr;
+    }
+    bool is_done() const override { return state_.is_set.load(std::memory_order_acquire); }
+    TimePoint deadline() const override { return deadline_; }
+    const Alarm* set_alarm() override {
+      Alarm::Taken alarm = Alarm::take();
+      if (!alarm) return nullptr;
+      const std::lock_guard lock(state_.mutex);
+      if (state_.outcome || state_.alarm != nullptr) return nullptr;
+      alarm_ = std::move(alarm);
+      return state_.alarm = alarm_.get();
+    }
+
+   private:
+    internal::FutureState<T>& state_;
+    const TimePoint deadline_;
+    Alarm::Taken alarm_;
+  };
+
   // Helps, then sleeps. False once `deadline` has passed.
   bool bring_about(TimePoint deadline) const {
     const Pool::Waiting waiting;
     const SystemClock clock;
     const TimePoint started = clock.now();
     const auto helper = state_->helper.lock();
-    if (helper) helper->help([this] { return done(); });
+    if (helper) {
+      StateWaiter waiter(*state_, deadline);
+      helper->help(waiter);
+    }
     if (done()) return true;
     std::unique_lock lock(state_->mutex);
     ++state_->sleeper_count;

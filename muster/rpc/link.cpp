@@ -7,7 +7,10 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
+#include <ctime>
 #include <deque>
+#include <poll.h>
 #include <span>
 #include <sys/epoll.h>
 #include <sys/uio.h>
@@ -22,6 +25,8 @@ constexpr std::size_t kScratchBytes = std::size_t{128} << 10U;
 constexpr std::size_t kDirectReadBytesMax = std::size_t{4} << 20U;
 constexpr int kReadsPerTurnMax = 8;
 constexpr std::size_t kPiecesMax = 64;
+// A sleep of a thread that reads ends by then, and goes on: so that every clock can represent it.
+constexpr Duration kLongNap = std::chrono::hours(1);
 // Of small messages that are written together.
 constexpr std::size_t kGatheredMax = 32;
 
@@ -229,8 +234,12 @@ void Link::ready() {
   if (has_output_) write_some();
   std::unique_lock lock(reading_, std::try_to_lock);
   if (!lock) {
-    // Whoever reads may have looked for the last time already, and the signal is gone.
+    // Whoever reads may have looked for the last time already, or sleeps, and the signal is gone.
     has_missed_ = true;
+    {
+      const std::lock_guard watching(watching_);
+      if (sleeper_ != nullptr) sleeper_->ring();
+    }
     if (!lock.try_lock()) return;
   }
   const Progress progress = read_turn();
@@ -266,16 +275,24 @@ bool Link::prepare_to_sleep() {
   return !lock || stream_->ask_for_bytes();
 }
 
-bool Link::read_while(const std::function<bool()>& go_on) {
+bool Link::read_while(const std::function<std::optional<Pause>()>& next) {
   std::unique_lock lock(reading_, std::try_to_lock);
   if (!lock || is_closed_ || is_lost_) return false;
   want_bytes(false);
   stream_->forget_request();
   if (has_output_) write_some();
-  while (!is_closed_ && !is_lost_ && go_on()) {
+  bool has_slept = false;
+  while (!is_closed_ && !is_lost_) {
+    const std::optional<Pause> pause = next();
+    if (!pause) break;
+    if (pause->alarm != nullptr) {
+      if (!std::exchange(has_slept, true)) set_sleeper(pause->alarm);
+      sleep(*pause->alarm, pause->until);
+    }
     read_some();
     if (has_output_) write_some();
   }
+  if (has_slept) set_sleeper(nullptr);
   if (is_closed_ || is_lost_) return true;
   want_bytes(true);
   const bool has_more = !stream_->ask_for_bytes();
@@ -283,6 +300,20 @@ bool Link::read_while(const std::function<bool()>& go_on) {
   lock.unlock();
   if (has_missed_.exchange(false) || has_more) look_again();
   return true;
+}
+
+void Link::sleep(const Alarm& alarm, TimePoint until) {
+  if (!stream_->ask_for_bytes()) return;
+  std::array<pollfd, 2> watched{{{stream_->fd(), POLLIN, 0}, {alarm.fd(), POLLIN, 0}}};
+  timespec time{};
+  if (until != kNever) {
+    const auto left = std::clamp<Duration>(until - SystemClock().now(), Duration::zero(), kLongNap);
+    const auto nanoseconds = std::chrono::duration_cast<std::chrono::nanoseconds>(left).count();
+    time = {nanoseconds / 1'000'000'000, nanoseconds % 1'000'000'000};
+  }
+  ::ppoll(watched.data(), watched.size(), until == kNever ? nullptr : &time, nullptr);
+  if (watched[0].revents != 0) stream_->woken();
+  if (watched[1].revents != 0) alarm.silence();
 }
 
 Link::Progress Link::read_turn() {
@@ -347,14 +378,25 @@ void Link::want_room(bool wanted) {
   update_watch();
 }
 
+void Link::set_sleeper(const Alarm* sleeper) {
+  const std::lock_guard lock(watching_);
+  sleeper_ = sleeper;
+  update_watch();
+}
+
 void Link::update_watch() {
   if (!watch_ || is_lost_) return;
   const std::uint32_t room = stream_->room_events();
-  // A stream that signals only when it is asked to needs no change of what is watched.
-  if (room == EPOLLIN) return watch_->want(EPOLLIN);
+  std::uint32_t events = 0;
+  if (room == EPOLLIN) {
+    // A stream that signals only when it is asked to needs no change of what is watched, unless the
+    // signal is for another thread.
+    if (sleeper_ == nullptr) events = EPOLLIN;
+  } else {
+    events = (wants_bytes_ ? std::uint32_t{EPOLLIN} : 0) | (wants_room_ ? room : 0);
+  }
   // EPOLLONESHOT alone: nothing, but cheaper than to leave and to come back.
-  const std::uint32_t bytes = wants_bytes_ ? std::uint32_t{EPOLLIN} : std::uint32_t{EPOLLONESHOT};
-  watch_->want(wants_room_ ? bytes | room : bytes);
+  watch_->want(events != 0 ? events : std::uint32_t{EPOLLONESHOT});
 }
 
 void Link::lose(std::string reason) {

@@ -5,13 +5,14 @@
 // and is written from the loop. While one thread writes, others only put their messages behind.
 //
 // Messages come in on the loop's thread, or on a thread that waits for one of them and meanwhile
-// reads by itself (`read_while`): an answer then reaches it without any other thread. Large buffers
-// are written from where they lie and read to where they stay.
+// reads by itself (`read_while`), awake or asleep: an answer then reaches it without any other
+// thread. Large buffers are written from where they lie and read to where they stay.
 #pragma once
 
 #include "muster/base/error.h"
 #include "muster/base/loop.h"
 #include "muster/net/epoll_loop.h"
+#include "muster/rpc/alarm.h"
 #include "muster/rpc/frame.h"
 #include "muster/rpc/message.h"
 #include "muster/rpc/stream.h"
@@ -22,6 +23,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 
 namespace muster::rpc {
@@ -88,9 +90,16 @@ class Link : public std::enable_shared_from_this<Link> {
   enum class When { AtOnce, Soon };
   Result<> send(Message message, When when = When::AtOnce);
 
-  // Reads, and writes what waits, in the calling thread for as long as `go_on` is true. Returns at
-  // once, false, if another thread does so already, or if the connection is lost.
-  bool read_while(const std::function<bool()>& go_on);
+  // What a thread does between two looks at the stream: nothing; or it sleeps until there may be
+  // something, until its alarm rings, or until a time.
+  struct Pause {
+    const Alarm* alarm = nullptr;
+    TimePoint until = kNever;
+  };
+  // Reads, and writes what waits, in the calling thread until `next` says that it is enough (no
+  // pause). Returns at once, false, if another thread does so already, or if the connection is
+  // lost.
+  bool read_while(const std::function<std::optional<Pause>()>& next);
   // For HotLinks, on the loop's thread: one look whether there is something to read or room to
   // write; true if there was. And before the loop sleeps: false if there is something.
   bool poll();
@@ -129,6 +138,8 @@ class Link : public std::enable_shared_from_this<Link> {
   // A few times while there is more. The last progress, but Some if there was any before.
   Progress read_turn();
   void look_again();
+  // Requires: the lock for reading.
+  void sleep(const Alarm& alarm, TimePoint until);
   // Unless it is closed: the loop may be gone then, whatever thread still has the link.
   void post(std::function<void()> work);
   void write_some();
@@ -138,6 +149,7 @@ class Link : public std::enable_shared_from_this<Link> {
   void lose(std::string reason);
   // Whether the loop is to look when there is something to read, or room.
   void want_bytes(bool wanted);
+  void set_sleeper(const Alarm* sleeper);
   void want_room(bool wanted);
   void update_watch();
 
@@ -160,6 +172,7 @@ class Link : public std::enable_shared_from_this<Link> {
   std::unique_ptr<StreamWatch> watch_;
   bool wants_bytes_ = true;
   bool wants_room_ = false;
+  const Alarm* sleeper_ = nullptr;  // a thread that is woken in the place of the loop
 };
 
 }  // namespace muster::rpc

@@ -1,5 +1,7 @@
 #include "muster/rpc/link.h"
 
+#include "muster/rpc/ring_stream.h"
+
 #include <gtest/gtest.h>
 
 #include <array>
@@ -20,11 +22,12 @@ using namespace std::chrono_literals;
 // One end of a pair, with what it was told.
 class End final : public LinkEvents {
  public:
-  End(net::EpollLoop& loop, Fd socket, LinkOptions options) {
+  End(net::EpollLoop& loop, Fd socket, LinkOptions options)
+      : End(loop, std::make_unique<SocketStream>(std::move(socket)), std::move(options)) {}
+  End(net::EpollLoop& loop, std::unique_ptr<Stream> stream, LinkOptions options) {
     options.peer = "worker1";
     options.watch = watch_by(loop);
-    link = Link::open(loop, std::make_unique<SocketStream>(std::move(socket)), std::move(options),
-                      *this);
+    link = Link::open(loop, std::move(stream), std::move(options), *this);
   }
   ~End() override {
     if (link) link->close();
@@ -218,12 +221,20 @@ TEST_F(LinkTest, TellsNothingOnceItIsClosed) {
   EXPECT_NE(sent.error().message.find("the connection was closed"), std::string::npos);
 }
 
+// Looks at the link all the time while it holds.
+std::function<std::optional<Link::Pause>()> looking_while(std::function<bool()> holds) {
+  return
+      [holds = std::move(holds)] { return holds() ? std::optional(Link::Pause()) : std::nullopt; };
+}
+
 // The other side in a thread and on a loop of its own, which answers whatever comes.
 class Echo {
  public:
-  Echo(Fd socket, LinkOptions options) {
+  Echo(Fd socket, LinkOptions options)
+      : Echo(std::make_unique<SocketStream>(std::move(socket)), std::move(options)) {}
+  Echo(std::unique_ptr<Stream> stream, LinkOptions options) {
     std::atomic<bool> started = false;
-    thread_ = std::thread([&, taken = std::move(socket)]() mutable {
+    thread_ = std::thread([&, taken = std::move(stream)]() mutable {
       End end(loop_, std::move(taken), std::move(options));
       end.heard = [&end](Link& link) {
         Message answer = std::move(end.messages.back());
@@ -256,8 +267,8 @@ TEST_F(LinkTest, LetsTheThreadThatWaitsReadByItself) {
       const std::size_t before = left->messages.size();
       const std::size_t bytes = id % 100 == 0 ? std::size_t{4} << 20U : 0;
       ASSERT_TRUE(left->link->send(request(id, "ping", bytes)));
-      ASSERT_TRUE(left->link->read_while(
-          [&] { return left->messages.size() == before && SystemClock().now() < deadline; }));
+      ASSERT_TRUE(left->link->read_while(looking_while(
+          [&] { return left->messages.size() == before && SystemClock().now() < deadline; })));
       ASSERT_EQ(left->messages.size(), before + 1);
       ASSERT_EQ(left->messages.back().id, id);
     }
@@ -272,15 +283,165 @@ TEST_F(LinkTest, LetsOneThreadReadAtATime) {
   Echo echo(std::move(far_), {});
   left.emplace(loop, std::move(near_), LinkOptions());
   int looks = 0;
-  EXPECT_TRUE(left->link->read_while([&] {
-    EXPECT_FALSE(std::async(std::launch::async, [&] {
-                   return left->link->read_while([] { return true; });
-                 }).get());
+  const auto always = looking_while([] { return true; });
+  EXPECT_TRUE(left->link->read_while(looking_while([&] {
+    const auto other = [&] { return left->link->read_while(always); };
+    EXPECT_FALSE(std::async(std::launch::async, other).get());
     return ++looks < 2;
-  }));
+  })));
   left->link->close();
-  EXPECT_FALSE(left->link->read_while([] { return true; }));
+  EXPECT_FALSE(left->link->read_while(always));
 }
+
+// A thread that sleeps on the link until something holds, or for so long that it never will. The
+// answer is whether it holds.
+class Sleeper {
+ public:
+  Sleeper(Link& link, std::function<bool()> holds) {
+    outcome_ = std::async(std::launch::async, [this, &link, holds = std::move(holds)] {
+      const Alarm::Taken alarm = Alarm::take();
+      alarm_ = alarm.get();
+      alarm_.notify_one();
+      const TimePoint deadline = SystemClock().now() + 60s;
+      EXPECT_TRUE(link.read_while([&]() -> std::optional<Link::Pause> {
+        if (holds() || SystemClock().now() >= deadline) return std::nullopt;
+        ++sleep_count;
+        return Link::Pause{alarm.get(), deadline};
+      }));
+      return holds();
+    });
+    alarm_.wait(nullptr);
+  }
+  const Alarm& alarm() const { return *alarm_; }
+  bool get() { return outcome_.get(); }
+
+  std::atomic<int> sleep_count = 0;
+
+ private:
+  std::atomic<const Alarm*> alarm_ = nullptr;
+  std::future<bool> outcome_;
+};
+
+class SleepOnLinkTest : public LinkTest, public ::testing::WithParamInterface<const char*> {
+ protected:
+  SleepOnLinkTest() {
+    if (std::string_view(GetParam()) == "Socket") {
+      near_stream = std::make_unique<SocketStream>(std::move(near_));
+      far_stream = std::make_unique<SocketStream>(std::move(far_));
+      return;
+    }
+    const auto memory = make_ring_memory(kRingBytesMin);
+    near_stream = *RingStream::create(std::move(near_), *memory, {true, kRingBytesMin});
+    far_stream = *RingStream::create(std::move(far_), *memory, {false, kRingBytesMin});
+  }
+  std::unique_ptr<Stream> near_stream;
+  std::unique_ptr<Stream> far_stream;
+};
+
+TEST_P(SleepOnLinkTest, LetsTheThreadThatSleepsReadByItself) {
+  Echo echo(std::move(far_stream), {});
+  left.emplace(loop, std::move(near_stream), LinkOptions());
+  for (std::int64_t id = 0; id < 200; ++id) {
+    // More than fits: somebody must write the rest while the thread sleeps.
+    const std::size_t bytes = id % 50 == 0 ? std::size_t{4} << 20U : 0;
+    std::atomic<bool> done = false;
+    left->heard = [&](Link&) { done = true; };
+    ASSERT_TRUE(left->link->send(request(id, "ping", bytes)));
+    Sleeper sleeper(*left->link, [&] { return done.load(); });
+    ASSERT_TRUE(bytes == 0 || run_until([&] { return done.load(); }));
+    ASSERT_TRUE(sleeper.get());
+    ASSERT_EQ(left->messages.back().id, id);
+  }
+  // What comes when nobody waits is read by the loop, as before.
+  left->heard = {};
+  ASSERT_TRUE(left->link->send(request(1000, "ping")));
+  EXPECT_TRUE(run_until([&] { return left->messages.size() == 201; }));
+}
+
+TEST_P(SleepOnLinkTest, WakesWhoSleepsByItsAlarm) {
+  Echo echo(std::move(far_stream), {});
+  left.emplace(loop, std::move(near_stream), LinkOptions());
+  std::atomic<bool> enough = false;
+  Sleeper sleeper(*left->link, [&] { return enough.load(); });
+  enough = true;
+  sleeper.alarm().ring();
+  EXPECT_TRUE(sleeper.get());
+}
+
+TEST_P(SleepOnLinkTest, WakesWhoSleepsWhenTheOtherSideEnds) {
+  std::optional<Echo> echo;
+  echo.emplace(std::move(far_stream), LinkOptions());
+  left.emplace(loop, std::move(near_stream), LinkOptions());
+  Sleeper sleeper(*left->link, [&] { return left->link->is_lost(); });
+  echo.reset();
+  EXPECT_TRUE(sleeper.get());
+  EXPECT_TRUE(run_until([&] { return left->lost.has_value(); }));
+}
+
+TEST_P(SleepOnLinkTest, WakesWhoSleepsWhenItIsClosed) {
+  Echo echo(std::move(far_stream), {});
+  left.emplace(loop, std::move(near_stream), LinkOptions());
+  Sleeper sleeper(*left->link, [&] { return left->link->is_lost(); });
+  left->link->close();
+  EXPECT_TRUE(sleeper.get());
+}
+
+TEST_P(SleepOnLinkTest, LeavesTheLoopAsleepMeanwhile) {
+  Echo echo(std::move(far_stream), {});
+  left.emplace(loop, std::move(near_stream), LinkOptions());
+  std::atomic<bool> done = false;
+  left->heard = [&](Link&) { done = true; };
+  Sleeper sleeper(*left->link, [&] { return done.load(); });
+  // Once it sleeps nobody else is to read: the loop would, if it was told that there is something.
+  ASSERT_TRUE(run_until([&] { return sleeper.sleep_count > 0; }));
+  ASSERT_TRUE(left->link->send(request(1, "ping")));
+  ASSERT_TRUE(sleeper.get());
+  EXPECT_EQ(left->messages.size(), 1U);
+}
+
+TEST_P(SleepOnLinkTest, LosesNoAnswerOfThreadsThatSleepInTurns) {
+  constexpr int kThreads = 4;
+  constexpr std::int64_t kRounds = 1500;
+  Echo echo(std::move(far_stream), {});
+  left.emplace(loop, std::move(near_stream), LinkOptions());
+  std::array<std::atomic<std::int64_t>, kThreads> answered{};
+  std::array<std::atomic<const Alarm*>, kThreads> alarms{};
+  left->heard = [&](Link&) {
+    const std::int64_t id = left->messages.back().id;
+    left->messages.clear();
+    const auto thread = static_cast<std::size_t>(id % kThreads);
+    answered.at(thread) = id / kThreads;
+    answered.at(thread).notify_one();
+    alarms.at(thread).load()->ring();
+  };
+  const TimePoint deadline = SystemClock().now() + 60s;
+  std::atomic<int> running_count = kThreads;
+  std::vector<std::thread> threads;
+  for (std::size_t thread = 0; thread < kThreads; ++thread) {
+    threads.emplace_back([&, thread] {
+      const Alarm::Taken alarm = Alarm::take();
+      alarms.at(thread) = alarm.get();
+      const auto is_late = [&] { return SystemClock().now() >= deadline; };
+      for (std::int64_t round = 1; round <= kRounds && !is_late(); ++round) {
+        const auto id = round * kThreads + static_cast<std::int64_t>(thread);
+        ASSERT_TRUE(left->link->send(request(id, "ping")));
+        const bool reads = left->link->read_while([&]() -> std::optional<Link::Pause> {
+          if (answered.at(thread) == round || is_late()) return std::nullopt;
+          return Link::Pause{alarm.get(), deadline};
+        });
+        // Another thread reads, or the loop, and tells.
+        if (!reads) answered.at(thread).wait(round - 1);
+      }
+      --running_count;
+    });
+  }
+  EXPECT_TRUE(run_until([&] { return running_count == 0; }));
+  for (std::thread& thread : threads) thread.join();
+  for (const auto& last : answered) EXPECT_EQ(last, kRounds);
+}
+
+INSTANTIATE_TEST_SUITE_P(Streams, SleepOnLinkTest, ::testing::Values("Socket", "Ring"),
+                         [](const auto& test) { return std::string(test.param); });
 
 TEST_F(LinkTest, AnswersFromWithinItsEvent) {
   connect();

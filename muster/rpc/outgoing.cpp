@@ -94,25 +94,37 @@ void Outgoing::submit(Message request, Duration timeout, TimePoint deadline,
   }
 }
 
-void Outgoing::help(const std::function<bool()>& done) {
+void Outgoing::help(internal::Waiter& waiter) {
   const SystemClock clock;
   const TimePoint started = clock.now();
   std::unique_lock lock(mutex_);
   const std::shared_ptr<Link> link = link_;
-  const Duration budget = spin_.at(started);
+  if (spin_.wants_to_know(started) && was_preempted()) spin_.preempted(started);
+  const bool spins = around_.link.hot != nullptr;
+  const Duration budget = spins ? spin_.at(started) : Duration::zero();
   lock.unlock();
-  if (!link || budget == Duration::zero()) return;
+  if (!link) return;
   TimePoint last = started;
-  bool was_preempted = false;
-  link->read_while([&] {
-    if (done()) return false;
-    const TimePoint now = clock.now();
-    was_preempted = now - std::exchange(last, now) > SpinBudget::kPreempted;
-    return !was_preempted && now - started < budget;
+  Duration lost = Duration::zero();  // to others that needed the processor
+  const Alarm* alarm = nullptr;      // once it has slept
+  link->read_while([&]() -> std::optional<Link::Pause> {
+    const TimePoint before = std::exchange(last, clock.now());
+    if (alarm == nullptr && last - before > SpinBudget::kSuspicious && was_preempted()) {
+      lost = last - before;
+    }
+    if (waiter.is_done()) return std::nullopt;
+    if (alarm == nullptr) {
+      if (lost == Duration::zero() && last - started < budget) return Link::Pause();
+      // Here, and not in the future: the answer then wakes this thread, and no other before it.
+      alarm = waiter.set_alarm();
+      if (alarm == nullptr) return std::nullopt;
+    }
+    if (last >= waiter.deadline()) return std::nullopt;
+    return Link::Pause{alarm, waiter.deadline()};
   });
   lock.lock();
-  if (was_preempted) spin_.preempted(last);
-  if (done()) spin_.came(clock.now() - started, true);
+  if (lost > Duration::zero()) spin_.preempted(last, lost);
+  if (waiter.is_done()) spin_.came(last - started, alarm == nullptr);
 }
 
 void Outgoing::slept(Duration total) {

@@ -57,7 +57,7 @@ class Outgoing final : public LinkEvents,
 
   void submit(Message request, Duration timeout, TimePoint deadline,
               std::unique_ptr<CallSink> sink);
-  void help(const std::function<bool()>& done) override;
+  void help(internal::Waiter& waiter) override;
   void slept(Duration total) override;
   void timed_out(CallId id) override;
 

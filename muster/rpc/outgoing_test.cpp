@@ -39,6 +39,27 @@ struct Streams {
   std::vector<Fd> silent;
 };
 
+// A thread that is asked whether it is done says so, but takes its time.
+class HeldReader final : public internal::Waiter {
+ public:
+  HeldReader(std::latch& asked, std::latch& go_on) : asked_(asked), go_on_(go_on) {}
+  bool is_done() const override {
+    if (!std::exchange(told, true)) {
+      asked_.count_down();
+      go_on_.wait();
+    }
+    return true;
+  }
+  TimePoint deadline() const override { return kNever; }
+  const Alarm* set_alarm() override { return nullptr; }
+
+  mutable bool told = false;
+
+ private:
+  std::latch& asked_;
+  std::latch& go_on_;
+};
+
 // While a connection goes down, a thread that reads from it may hold that up. Calls made meanwhile
 // must not lead to two attempts to connect, which would share what belongs to one.
 TEST(Outgoing, ConnectsOnceThoughCallsAreMadeWhileItsConnectionGoes) {
@@ -85,16 +106,10 @@ TEST(Outgoing, ConnectsOnceThoughCallsAreMadeWhileItsConnectionGoes) {
   outgoing->slept(10us);
   std::latch reads(1);
   std::latch goes_on(1);
+  HeldReader waiter(reads, goes_on);
   std::thread reader([&] {
-    bool told = false;
-    outgoing->help([&] {
-      if (!std::exchange(told, true)) {
-        reads.count_down();
-        goes_on.wait();
-      }
-      return true;
-    });
-    if (!told) reads.count_down();
+    outgoing->help(waiter);
+    if (!waiter.told) reads.count_down();
   });
   reads.wait();
   Member restarted = member;

@@ -144,6 +144,7 @@ Result<Plan> plan(const InitOptions& options) {
   made.agent.host = *address;
   made.agent.timeout = options.timeout;
   made.agent.uses_shared_memory = options.shared_memory;
+  made.agent.spins = options.spins;
   made.agent.faults = options.faults;
   if (const std::string text = environment("MUSTER_FAULTS"); !options.faults && !text.empty()) {
     auto faults = parse_faults(text);

@@ -46,6 +46,8 @@ struct InitOptions {
   // How long to wait until all workers have come; nothing: `timeout`, or for ever if that is 0.
   std::optional<Duration> start_timeout;
   bool shared_memory = true;
+  // Whether threads look for a moment for what they wait for before they sleep, while that pays.
+  bool spins = true;
   // Where tensors of accelerators go, and who moves them; see device_maps.h.
   DeviceOptions devices{};
   std::shared_ptr<DeviceSupport> device_support{};
