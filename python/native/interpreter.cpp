@@ -101,9 +101,13 @@ void delete_threads(std::vector<PyThreadState*> threads) {
   // From 3.12 on, the interpreter then takes the thread that does it for the one that has ended. So
   // that is one which ends right away.
   std::thread([forget] {
-    park_if_ending();
-    PyThreadState* const own = PyThreadState_New(PyInterpreterState_Main());
-    PyEval_AcquireThread(own);
+    PyThreadState* own = nullptr;
+    {
+      // An interpreter that ends takes the states of all other threads away.
+      const Passing passing;
+      own = PyThreadState_New(PyInterpreterState_Main());
+      PyEval_AcquireThread(own);
+    }
     forget();
     PyThreadState_Clear(own);
     PyThreadState_DeleteCurrent();

@@ -4,12 +4,13 @@ import gc
 import math
 import pickle
 import sys
+import threading
 import unittest
 import weakref
 
 import muster.rpc as rpc
 from muster.futures import Future, collect_all
-from workers import TestCase, equal, has, raised
+from workers import TestCase, check, equal, has, raised, wait_until
 
 
 def echo(value):
@@ -22,6 +23,18 @@ async def leave():
 
 async def stay(value):
     return value
+
+
+at_once = threading.Barrier(4)
+
+
+def known_threads():
+    return len(sys._current_exceptions())
+
+
+def known_threads_at_once():
+    at_once.wait()
+    return known_threads()
 
 
 class Interrupts:
@@ -134,6 +147,19 @@ for _ in range(3):
 begun.wait()
 """
         )
+
+    @unittest.skipIf(sys.version_info < (3, 10), "this interpreter does not tell which threads it knows")
+    def test_the_interpreter_forgets_threads_that_have_ended(self):
+        def body(worker):
+            before = known_threads()
+            for turn in range(3):
+                worker.start(init_method=f"{worker.meeting}{turn}")
+                calls = [rpc.rpc_async(worker.name, known_threads_at_once) for _ in range(4)]
+                check(min(call.wait() for call in calls) >= before + 4)
+                rpc.shutdown()
+                wait_until(lambda: known_threads() == before, "they are forgotten")
+
+        self.run_workers(body, starts=False)
 
     def test_backends_can_be_pickled(self):
         backend = rpc.BackendType.TENSORPIPE
