@@ -22,6 +22,7 @@ CALLS_PER_THREAD = int(300 * SCALE)
 # What a process may grow by while it makes thousands of calls, for each of them. What a call
 # leaves behind, if anything, is an object of Python or of C++: of 48 bytes, and mostly far more.
 GROWTH_BYTES_PER_CALL_MAX = 40
+ROUNDS_MAX = 4
 
 
 class Tracked:
@@ -273,8 +274,17 @@ class StressTest(TestCase):
                     return resident(), rpc.rpc_sync(worker.next, resident)
 
                 before = repeat(times // 2)  # whatever is made once is made now
-                after = repeat(times)
-                grown[deed.__name__] = [(a - b) / (times * calls) for a, b in zip(after, before)]
+                least = [float("inf")] * 2
+                # What leaks grows every time. Calls that pile up while the machine is busy with
+                # something else make both processes grow as well, but not again.
+                for _ in range(ROUNDS_MAX):
+                    after = repeat(times)
+                    now = [(a - b) / (times * calls) for a, b in zip(after, before)]
+                    least = [min(pair) for pair in zip(least, now)]
+                    before = after
+                    if max(least) < GROWTH_BYTES_PER_CALL_MAX:
+                        break
+                grown[deed.__name__] = least
             return grown
 
         grown = self.run_workers(body, body)[0]
