@@ -207,7 +207,10 @@ Task<Result<Fd>> connect_to(EpollLoop& loop, Address address) {
     socklen_t size = sizeof error;
     ::getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &size);
   }
-  if (error != 0) co_return fail(ErrorKind::Unavailable, describe_errno(error));
+  if (error != 0) {
+    const auto kind = error == ECONNREFUSED ? ErrorKind::Closed : ErrorKind::Unavailable;
+    co_return fail(kind, describe_errno(error));
+  }
   set_options(fd.get());
   co_return fd;
 }
@@ -386,12 +389,14 @@ Task<Result<Fd>> connect_socket(EpollLoop& loop, Endpoint endpoint) {
   auto addresses = co_await resolve(loop, endpoint);
   if (!addresses) co_return fail(addresses.error());
   std::string reason = "it has no address";
+  bool is_refused = !addresses->empty();
   for (const Address& address : *addresses) {
     auto socket = co_await connect_to(loop, address);
     if (socket) co_return socket;
     reason = socket.error().message;
+    is_refused = is_refused && socket.error().kind == ErrorKind::Closed;
   }
-  co_return fail(ErrorKind::Unavailable,
+  co_return fail(is_refused ? ErrorKind::Closed : ErrorKind::Unavailable,
                  fmt::format("cannot connect to {}: {}", net::describe(endpoint), reason));
 }
 
@@ -419,7 +424,12 @@ Result<std::unique_ptr<Listener>> listen_for_sockets(EpollLoop& loop, const Endp
 
 Task<Result<std::unique_ptr<Stream>>> TcpTransport::connect(Endpoint endpoint) {
   auto socket = co_await connect_socket(loop_, std::move(endpoint));
-  if (!socket) co_return fail(socket.error());
+  if (!socket) {
+    // A server that does not listen yet may do so soon.
+    const bool is_refused = socket.error().kind == ErrorKind::Closed;
+    co_return fail(is_refused ? ErrorKind::Unavailable : socket.error().kind,
+                   socket.error().message);
+  }
   std::string peer = peer_of(socket->get());
   std::unique_ptr<Stream> stream =
       std::make_unique<TcpStream>(loop_, std::move(*socket), std::move(peer));

@@ -28,7 +28,8 @@ class TcpTransport final : public Transport {
 
 // For those who read and write by themselves: sockets that are connected, non-blocking and send
 // small messages at once. As `connect` and `listen` above in everything else; what `accepted` does
-// may destroy the listener.
+// may destroy the listener. Closed if the host answered, at every address, that nobody listens
+// there.
 Task<Result<Fd>> connect_socket(EpollLoop& loop, Endpoint endpoint);
 Result<std::unique_ptr<Listener>> listen_for_sockets(EpollLoop& loop, const Endpoint& endpoint,
                                                      std::function<void(Fd socket)> accepted);

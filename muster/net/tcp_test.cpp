@@ -160,6 +160,17 @@ TEST_F(TcpTransport, NamesTheEndpointThatRefuses) {
   ASSERT_FALSE(client);
   EXPECT_EQ(client.error().message,
             "cannot connect to 127.0.0.1:" + std::to_string(port) + ": connection refused");
+  EXPECT_EQ(client.error().kind, ErrorKind::Unavailable) << "it may listen later";
+}
+
+TEST_F(TcpTransport, TellsWhoConnectsByItselfThatNobodyListens) {
+  const int port = listen("127.0.0.1")->port();
+  for (const char* const host : {"127.0.0.1", "localhost"}) {
+    Task<Result<Fd>> connecting = net::connect_socket(loop, {host, port});
+    const Result<Fd> socket = loop.block_on(std::move(connecting));
+    ASSERT_FALSE(socket);
+    EXPECT_EQ(socket.error().kind, ErrorKind::Closed) << host << ": " << socket.error().message;
+  }
 }
 
 TEST_F(TcpTransport, RefusesToListenOnAnAddressOfAnotherMachine) {
