@@ -37,6 +37,8 @@ class Responder {
     virtual bool is_cancelled() const = 0;
     // The devices of this worker, there for as long as this; nothing if it has none.
     virtual const DeviceDirectory* devices() const { return nullptr; }
+    // By which the response goes.
+    virtual ConnectionNumber connection() const { return kNoConnection; }
   };
   explicit Responder(std::unique_ptr<Back> back) : back_(std::move(back)) {}
   Responder(Responder&&) noexcept = default;
@@ -47,6 +49,9 @@ class Responder {
   void fail(std::string_view type, std::string_view text);
   bool is_cancelled() const { return back_ != nullptr && back_->is_cancelled(); }
   const DeviceDirectory* devices() const { return back_ == nullptr ? nullptr : back_->devices(); }
+  ConnectionNumber connection() const {
+    return back_ == nullptr ? kNoConnection : back_->connection();
+  }
 
  private:
   std::unique_ptr<Back> back_;
@@ -74,6 +79,11 @@ class RequestHandler {
   virtual void on_worker_joined(const WorkerInfo& worker, std::uint64_t incarnation) {
     (void)worker, (void)incarnation;
   }
+  // There is a new connection to or from that worker.
+  virtual void on_worker_heard(const WorkerInfo& worker) { (void)worker; }
+  // A connection by which requests came was lost, a while ago: what of the responses has not
+  // arrived by now never will.
+  virtual void on_connection_lost(ConnectionNumber connection) { (void)connection; }
 };
 
 class Agent {
@@ -89,6 +99,9 @@ class Agent {
   virtual CallResult<WorkerInfo> find(std::int64_t id) const = 0;
   // All that are known now, by id.
   virtual std::vector<WorkerInfo> workers() const = 0;
+  // Tells the process of that name from one that had the name before, or will; 0 if it is not
+  // known.
+  virtual std::uint64_t process_of(std::string_view name) const { return (void)name, 0; }
 
   // Sends a request and tells `sink` how it ended; within this call when nothing can be sent, with
   // Rejected when that is the fault of whoever calls. Never waits. `timeout_seconds` as for

@@ -1,6 +1,7 @@
 #include "muster/rpc/agent_core.h"
 
 #include "muster/base/assert.h"
+#include "muster/base/log.h"
 #include "muster/base/random.h"
 #include "muster/rpc/large_memory.h"
 #include "muster/rpc/member.h"
@@ -9,9 +10,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 namespace muster::rpc {
+namespace {
+
+// How long after the loss of a connection what was sent by it may still arrive.
+constexpr Duration kArrivesWithin = std::chrono::seconds(1);
+
+}  // namespace
 
 struct AgentCore::Departure {
   std::shared_ptr<Outgoing> outgoing;
@@ -49,6 +57,9 @@ AgentCore::AgentCore(CoreOptions options, Loop& loop, const Clock& clock, Reques
   around_.next_connection = [this] { return next_connection_++; };
   around_.open_stream = options_.open_stream;
   around_.look_up = [this](std::string name) { return look_up(std::move(name)); };
+  around_.reached = [this](const Member& member) {
+    if (member.info != self()) reception_->handler->on_worker_heard(member.info);
+  };
   around_.suspect = [this](const Member& member) {
     if (group_) group_->suspect(member);
   };
@@ -75,6 +86,13 @@ Task<Result<>> AgentCore::join(store::Store& store, GroupEntry entry) {
   around_.job = reception_->job = agreed->value;
   address_ = entry.self.address;
   is_static_ = entry.world_size.has_value();
+  if (is_static_) {
+    around_.cut_off = [this](const Member& member) { look_if_cut_off(member.info.name()); };
+    around_.died = [this](const Member& member, const std::string& text) {
+      worker_died(member, text);
+    };
+    reception_->admit = [this](Hello hello) { return admit(std::move(hello)); };
+  }
   Result<std::unique_ptr<Group>> group;
   if (entry.world_size) {
     const std::int64_t size = *entry.world_size;
@@ -89,30 +107,78 @@ Task<Result<>> AgentCore::join(store::Store& store, GroupEntry entry) {
 }
 
 void AgentCore::accept(std::unique_ptr<Stream> stream, std::string where) {
-  const std::uint64_t number = next_incoming_++;
-  incoming_.emplace(number,
-                    std::make_unique<Incoming>(reception_, std::move(stream), std::move(where),
-                                               [this, number] { incoming_.erase(number); }));
+  const ConnectionNumber number = next_incoming_++;
+  incoming_.emplace(
+      number, std::make_unique<Incoming>(reception_, std::move(stream), std::move(where), number,
+                                         [this, number] { incoming_ended(number); }));
+}
+
+void AgentCore::incoming_ended(ConnectionNumber number) {
+  const auto found = incoming_.find(number);
+  std::optional<WorkerInfo> from;
+  if (found->second->from() != nullptr) from = *found->second->from();
+  incoming_.erase(found);
+  if (!from) return;
+  later(kArrivesWithin, [this, number] { reception_->handler->on_connection_lost(number); });
+  if (is_static_) look_if_cut_off(from->name());
+}
+
+std::shared_ptr<Outgoing> AgentCore::outgoing_to(std::string_view name) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = workers_.find(name);
+  return found == workers_.end() ? nullptr : found->second;
 }
 
 Task<Result<Member>> AgentCore::look_up(std::string name) {
   if (!group_) co_return fail(ErrorKind::Unavailable, "there is no group yet");
-  std::shared_ptr<Outgoing> known;
-  {
-    const std::lock_guard lock(mutex_);
-    const auto worker = workers_.find(name);
-    if (worker != workers_.end()) known = worker->second;
-  }
+  const std::shared_ptr<Outgoing> known = outgoing_to(name);
   auto found = co_await group_->look_up(std::move(name));
   if (!found || !known) co_return found;
   const Member before = known->member();
   if (before.incarnation != found->incarnation) {
-    tell_replaced(before.info);
+    if (!known->is_dead()) tell_replaced(before.info);
     std::vector<Member> came;
     came.push_back(*found);
     tell_joined(std::move(came));
   }
   co_return found;
+}
+
+// ---- who is alive -------------------------------------------------------------------------------
+
+void AgentCore::look_if_cut_off(const std::string& name) {
+  if (name == self().name()) return;
+  for (const auto& [number, one] : incoming_) {
+    if (one->from() != nullptr && one->from()->name() == name) return;
+  }
+  if (const auto outgoing = outgoing_to(name)) outgoing->look_for();
+}
+
+void AgentCore::worker_died(const Member& member, const std::string& text) {
+  // At the end of a job, workers that are done go before others are; who has no call under way need
+  // not know.
+  const log::Level level = calls_.active_count() > 0 ? log::Level::Warn : log::Level::Debug;
+  if (log::enabled(level)) log::write(level, "rpc", text);
+  tell_lost(member.info, text);
+}
+
+Task<std::string> AgentCore::admit(Hello hello) {
+  const std::shared_ptr<Outgoing> outgoing = outgoing_to(hello.from_name);
+  // It may know the group before this worker does.
+  if (!outgoing || !group_) co_return std::string();
+  if (outgoing->member().incarnation != hello.from_incarnation) {
+    // It was started again, or another was in its place.
+    std::string name = hello.from_name;
+    const Result<Member> fresh = co_await look_up(std::move(name));
+    if (!fresh) co_return fresh.error().message;
+    if (fresh->incarnation != hello.from_incarnation) {
+      co_return fmt::format("another process has taken the place of {}", hello.from_name);
+    }
+  }
+  // What it held is released. It cannot go on as if that were not so.
+  if (outgoing->is_dead()) co_return fmt::format("{} was taken for dead", hello.from_name);
+  outgoing->came();
+  co_return std::string();
 }
 
 // ---- who is there -------------------------------------------------------------------------------
@@ -165,7 +231,7 @@ void AgentCore::on_members(const std::vector<Member>& members) {
                 fmt::format("{} was taken out of the group meanwhile", self().describe()));
       came.push_back(member);
     } else if (old.incarnation != member.incarnation) {
-      tell_replaced(old.info);
+      if (!outgoing->is_dead()) tell_replaced(old.info);
       came.push_back(member);
     }
     outgoing->update(member);
@@ -212,6 +278,11 @@ std::vector<WorkerInfo> AgentCore::workers() const {
   return infos;
 }
 
+std::uint64_t AgentCore::process_of(std::string_view name) const {
+  const auto outgoing = outgoing_to(name);
+  return outgoing ? outgoing->member().incarnation : 0;
+}
+
 std::string AgentCore::kind_of_connection(std::string_view name) const {
   const std::lock_guard lock(mutex_);
   const auto found = workers_.find(name);
@@ -222,12 +293,7 @@ std::string AgentCore::kind_of_connection(std::string_view name) const {
 
 void AgentCore::submit(std::string_view to, Message request, std::optional<Duration> timeout,
                        std::unique_ptr<CallSink> sink) {
-  std::shared_ptr<Outgoing> outgoing;
-  {
-    const std::lock_guard lock(mutex_);
-    const auto found = workers_.find(to);
-    if (found != workers_.end()) outgoing = found->second;
-  }
+  std::shared_ptr<Outgoing> outgoing = outgoing_to(to);
   if (!outgoing) {
     return calls_.refuse(std::move(sink), {CallErrorKind::Rejected,
                                            unknown_destination_name_text(self(), to), "", false});
@@ -365,9 +431,9 @@ void AgentCore::close(const CallError& reason) {
     names_.clear();
   }
   for (const auto& [name, outgoing] : workers) outgoing->close(reason);
+  incoming_.clear();
   group_.reset();  // now nobody asks it any more where a worker is
   calls_.close(reason);
-  incoming_.clear();
   expiry_.cancel();
   tick_.cancel();
 }

@@ -47,7 +47,8 @@ struct CoreOptions {
   Duration silence_max = std::chrono::seconds(10);
   Duration connect_timeout = std::chrono::seconds(10);
   LinkOptions link;
-  // Bytes to that worker, by the best way there is.
+  // Bytes to that worker, by the best way there is. Closed if its host says that nobody listens
+  // there.
   std::function<Task<Result<std::unique_ptr<Stream>>>(Member)> open_stream;
   std::shared_ptr<DeviceDirectory> devices;
   std::shared_ptr<Faults> faults;  // nothing goes wrong on purpose if there are none
@@ -79,6 +80,7 @@ class AgentCore final : private GroupEvents {
   CallResult<WorkerInfo> find(std::string_view name) const;
   CallResult<WorkerInfo> find(std::int64_t id) const;
   std::vector<WorkerInfo> workers() const;
+  std::uint64_t process_of(std::string_view name) const;
   // As Agent::submit; `timeout` as call_timeout made it, nothing: never.
   void submit(std::string_view to, Message request, std::optional<Duration> timeout,
               std::unique_ptr<CallSink> sink);
@@ -108,6 +110,13 @@ class AgentCore final : private GroupEvents {
  private:
   void on_members(const std::vector<Member>& members) override;
   Task<Result<Member>> look_up(std::string name);
+  // Of a static group, where nobody else tells: the last connection of a worker is gone; a worker
+  // is dead; and whether one that connects is let in, see Reception.
+  void look_if_cut_off(const std::string& name);
+  void worker_died(const Member& member, const std::string& text);
+  Task<std::string> admit(Hello hello);
+  void incoming_ended(ConnectionNumber number);
+  std::shared_ptr<Outgoing> outgoing_to(std::string_view name) const;
   // To the handler.
   void tell_lost(const WorkerInfo& worker, const std::string& text);
   void tell_replaced(const WorkerInfo& worker);
@@ -139,8 +148,8 @@ class AgentCore final : private GroupEvents {
   std::map<std::int64_t, std::string> names_;
 
   // On the loop.
-  std::unordered_map<std::uint64_t, std::unique_ptr<Incoming>> incoming_;
-  std::uint64_t next_incoming_ = 0;
+  std::unordered_map<ConnectionNumber, std::unique_ptr<Incoming>> incoming_;
+  ConnectionNumber next_incoming_ = kNoConnection + 1;
   std::unique_ptr<Group> group_;
   std::string address_;  // by which this worker knows itself among the members
   Timer expiry_;

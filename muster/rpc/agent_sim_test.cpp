@@ -3,7 +3,8 @@
 //
 // What must hold, whatever happens: every call ends, and once; no request is served twice, nor by
 // somebody else than it was for; an answer belongs to its call; a call that was not sent was not
-// served; a timeout comes when it is due. When all is well again, everybody reaches everybody.
+// served; a timeout comes when it is due; in a static group nobody is taken for dead who lives.
+// When all is well again, everybody reaches everybody.
 #include "muster/base/random.h"
 #include "muster/net/transport.h"
 #include "muster/rpc/agent_core.h"
@@ -19,10 +20,13 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -195,7 +199,11 @@ class SimWorker final : public RequestHandler {
   bool has_joined() const { return has_joined_; }
   AgentCore& core() { return core_; }
   void resumed() { resumed_at_ = host_.loop().now(); }
+  // What it was told of the worker with that index.
+  int lost_count(std::size_t index) const { return count_in(lost_, index); }
+  int joined_count(std::size_t index) const { return count_in(joined_, index); }
   void calm() { store_.failures_per_thousand = 0; }
+  void stop_listening() { listener_.reset(); }
 
   std::size_t call(std::size_t to, std::optional<Duration> timeout, std::uint64_t bytes) {
     const std::size_t tag =
@@ -233,7 +241,10 @@ class SimWorker final : public RequestHandler {
     auto endpoint = net::parse_endpoint(to.address, 0);
     if (!endpoint) co_return fail(endpoint.error());
     auto stream = co_await host_.connect(*endpoint);
-    if (!stream) co_return fail(stream.error());
+    if (!stream) {
+      const bool is_refused = stream.error().message.ends_with(describe_errno(ECONNREFUSED));
+      co_return fail(is_refused ? ErrorKind::Closed : stream.error().kind, stream.error().message);
+    }
     std::unique_ptr<Stream> simulated = std::make_unique<SimStream>(std::move(*stream));
     co_return simulated;
   }
@@ -245,6 +256,21 @@ class SimWorker final : public RequestHandler {
     EXPECT_TRUE(joined) << joined.error().message;
     has_joined_ = joined.has_value();
     store_.failures_per_thousand = 20;  // a fresh look for a worker may fail
+  }
+
+  using Counts = std::map<std::string, int, std::less<>>;
+  static int count_in(const Counts& counts, std::size_t index) {
+    const auto found = counts.find(name_of_worker(index));
+    return found == counts.end() ? 0 : found->second;
+  }
+  void on_worker_lost(const WorkerInfo& worker, const std::string& reason) override {
+    if (core_.group() != nullptr && core_.group()->is_static()) {
+      EXPECT_NE(reason.find(worker.name()), std::string::npos) << reason;
+    }
+    ++lost_[worker.name()];
+  }
+  void on_worker_joined(const WorkerInfo& worker, std::uint64_t) override {
+    ++joined_[worker.name()];
   }
 
   void on_request(Request request) override {
@@ -281,13 +307,16 @@ class SimWorker final : public RequestHandler {
   AgentCore core_;
   std::unique_ptr<net::Listener> listener_;
   bool has_joined_ = false;
+  Counts lost_;
+  Counts joined_;
   TaskScope scope_;
 };
 
 struct Place {
   sim::Host* host = nullptr;
   std::unique_ptr<SimWorker> worker;  // nothing while the host is down
-  TimePoint back_at;                  // when it is started again, or goes on
+  int death_count = 0;
+  TimePoint back_at;  // when it is started again, or goes on
 };
 
 class World {
@@ -317,7 +346,40 @@ class World {
       const std::uint64_t call_count = random_.below(6);
       for (std::uint64_t i = 0; i < call_count; ++i) call_somebody();
       if (random_.chance(150)) do_harm();
+      expect_the_living_to_be_trusted();
     }
+  }
+
+  // ---- for tests of one thing
+  void be_calm() {
+    network_.set_weather({});
+    for (Place& place : places_) place.worker->calm();
+  }
+  sim::Loop& loop() { return loop_; }
+  sim::Network& network() { return network_; }
+  sim::Host& host(std::size_t index) { return *places_[index].host; }
+  SimWorker& worker(std::size_t index) { return *places_[index].worker; }
+  std::size_t size() const { return places_.size(); }
+  void crash(std::size_t index, sim::Crash how) {
+    Place& place = places_[index];
+    network_.crash(*place.host, how);
+    place.worker.reset();
+    ++place.death_count;
+  }
+  void start_again(std::size_t index) {
+    places_[index].back_at = loop_.now();
+    come_back(index);
+  }
+  // Makes a call and runs until it has ended. Whether it was served.
+  bool call(std::size_t from, std::size_t to) {
+    const std::size_t tag = worker(from).call(to, std::nullopt, 0);
+    EXPECT_TRUE(
+        loop_.run_until([&] { return ledger_.at(tag).ended_count > 0; }, loop_.now() + 60s));
+    return ledger_.at(tag).served_count == 1;
+  }
+  bool is_told_of_loss(std::size_t observer, std::size_t of, Duration within) {
+    return loop_.run_until([&] { return worker(observer).lost_count(of) > 0; },
+                           loop_.now() + within);
   }
 
   void stop(std::size_t index, Duration length) {
@@ -342,6 +404,7 @@ class World {
     for (int round = 0; round < 3 && failure_count > 0; ++round) failure_count = call_everybody();
     EXPECT_EQ(failure_count, 0U) << "somebody cannot be reached";
     for (Place& place : places_) EXPECT_EQ(place.worker->core().calls().active_count(), 0);
+    expect_the_living_to_be_trusted();
   }
 
   const Ledger& ledger() const { return ledger_; }
@@ -375,6 +438,16 @@ class World {
       network_.resume(*place.host);
     }
   }
+  void expect_the_living_to_be_trusted() const {
+    if (kind_ == Kind::Dynamic) return;
+    for (const Place& observer : places_) {
+      if (!observer.worker) continue;
+      for (std::size_t index = 0; index < places_.size(); ++index) {
+        EXPECT_LE(observer.worker->lost_count(index), places_[index].death_count)
+            << "worker " << index << " was taken for dead";
+      }
+    }
+  }
   void call_somebody() {
     Place& place = places_[random_.below(places_.size())];
     const std::size_t to = random_.below(places_.size());
@@ -399,6 +472,7 @@ class World {
     if (what == 5) return network_.pause(*place.host);
     network_.crash(*place.host, what == 6 ? sim::Crash::Loud : sim::Crash::Silent);
     place.worker.reset();
+    ++place.death_count;
   }
   // How many of the calls from everybody to everybody failed for want of a connection.
   std::size_t call_everybody() {
@@ -463,6 +537,124 @@ TEST(AgentSim, AWorkerThatWasStoppedForLongerThanItsLeaseIsReachedAgain) {
   World world(1, Kind::Dynamic);
   world.stop(1, 20s);
   world.settle();
+}
+
+// ---- deaths in a static group -------------------------------------------------------------------
+
+// One that has called it, one that was called by it, and one that has had nothing to do with it.
+struct StaticWorld : World {
+  StaticWorld() : World(1, Kind::Static) {
+    be_calm();
+    EXPECT_TRUE(call(kCaller, kVictim));
+    EXPECT_TRUE(call(kVictim, kCalled));
+  }
+  static constexpr std::size_t kVictim = 0;
+  static constexpr std::size_t kCaller = 1;
+  static constexpr std::size_t kCalled = 2;
+};
+
+TEST(AgentSim, ADeathInAStaticGroupIsToldToAllWhoHadAConnectionWithinASecond) {
+  StaticWorld world;
+  world.crash(world.kVictim, sim::Crash::Loud);
+  EXPECT_TRUE(world.is_told_of_loss(world.kCaller, world.kVictim, 1s));
+  EXPECT_TRUE(world.is_told_of_loss(world.kCalled, world.kVictim, 1s));
+  world.loop().advance(1h);
+  EXPECT_EQ(world.worker(world.kCaller).lost_count(world.kVictim), 1);
+  EXPECT_EQ(world.worker(world.kCalled).lost_count(world.kVictim), 1);
+  EXPECT_FALSE(world.call(world.kCaller, world.kVictim));
+  EXPECT_TRUE(world.call(world.kCaller, world.kCalled));
+  world.start_again(world.kVictim);
+}
+
+TEST(AgentSim, ConnectionsThatAreCutDoNotMakeADeathHoweverOften) {
+  StaticWorld world;
+  for (int count = 0; count < 50; ++count) {
+    world.network().reset_all(world.host(world.kVictim));
+    world.loop().advance(100ms * (count % 7));
+  }
+  world.loop().advance(1h);
+  EXPECT_EQ(world.worker(world.kCaller).lost_count(world.kVictim), 0);
+  EXPECT_EQ(world.worker(world.kCalled).lost_count(world.kVictim), 0);
+  EXPECT_TRUE(world.call(world.kCaller, world.kVictim));
+  // What had no connection left to be seen by has one again.
+  world.crash(world.kVictim, sim::Crash::Loud);
+  EXPECT_TRUE(world.is_told_of_loss(world.kCaller, world.kVictim, 1s));
+  EXPECT_TRUE(world.is_told_of_loss(world.kCalled, world.kVictim, 1s));
+  world.start_again(world.kVictim);
+}
+
+TEST(AgentSim, AWayThatIsCutAndAWorkerThatIsStoppedAreNoDeaths) {
+  for (const bool is_stopped : {false, true}) {
+    StaticWorld world;
+    for (std::size_t other = 1; other < world.size() && !is_stopped; ++other) {
+      world.network().cut(world.host(world.kVictim), world.host(other));
+    }
+    if (is_stopped) world.network().pause(world.host(world.kVictim));
+    world.loop().advance(1h);
+    EXPECT_EQ(world.worker(world.kCaller).lost_count(world.kVictim), 0);
+    EXPECT_EQ(world.worker(world.kCalled).lost_count(world.kVictim), 0);
+    if (is_stopped) world.network().resume(world.host(world.kVictim));
+    world.network().heal_all();
+    world.loop().advance(2min);
+    EXPECT_EQ(world.worker(world.kVictim).lost_count(world.kCaller), 0);
+    EXPECT_TRUE(world.call(world.kCaller, world.kVictim));
+    EXPECT_TRUE(world.call(world.kVictim, world.kCalled));
+  }
+}
+
+TEST(AgentSim, AMachineThatFellSilentIsTakenForDeadOnlyWhenItIsBackWithoutTheWorker) {
+  StaticWorld world;
+  world.crash(world.kVictim, sim::Crash::Silent);
+  world.loop().advance(1h);
+  EXPECT_EQ(world.worker(world.kCaller).lost_count(world.kVictim), 0);
+  world.network().restart(world.host(world.kVictim));
+  EXPECT_TRUE(world.is_told_of_loss(world.kCaller, world.kVictim, 2min));
+  EXPECT_TRUE(world.is_told_of_loss(world.kCalled, world.kVictim, 2min));
+  world.start_again(world.kVictim);
+}
+
+// Not so if it had only been cut off: it comes back by itself before anybody believes that.
+TEST(AgentSim, AWorkerThatWasTakenForDeadIsNotLetInAgain) {
+  StaticWorld world;
+  world.worker(world.kVictim).stop_listening();
+  world.network().pause(world.host(world.kVictim));
+  world.network().reset_all(world.host(world.kVictim));
+  EXPECT_TRUE(world.is_told_of_loss(world.kCalled, world.kVictim, 1s));
+  world.network().resume(world.host(world.kVictim));
+  EXPECT_FALSE(world.call(world.kVictim, world.kCalled));
+  EXPECT_FALSE(world.call(world.kCalled, world.kVictim));
+  // Both see it alike in the end.
+  EXPECT_TRUE(world.is_told_of_loss(world.kVictim, world.kCalled, 10s));
+}
+
+TEST(AgentSim, AWorkerThatNobodyCanConnectToIsTrustedAsLongAsItConnectsAgain) {
+  StaticWorld world;
+  world.worker(world.kVictim).stop_listening();
+  for (int count = 0; count < 20; ++count) {
+    world.network().reset_all(world.host(world.kCalled));
+    world.loop().advance(10s);
+  }
+  EXPECT_EQ(world.worker(world.kCalled).lost_count(world.kVictim), 0);
+  EXPECT_TRUE(world.call(world.kVictim, world.kCalled));
+}
+
+TEST(AgentSim, AWorkerThatTakesThePlaceOfADeadOneIsServedAndCalledAtOnce) {
+  for (const Duration absence : {Duration(0s), Duration(10s)}) {
+    StaticWorld world;
+    world.crash(world.kVictim, sim::Crash::Loud);
+    world.loop().advance(absence);
+    world.start_again(world.kVictim);
+    ASSERT_TRUE(world.loop().run_until([&] { return world.worker(world.kVictim).has_joined(); },
+                                       world.loop().now() + 60s));
+    // By what it says of itself: nobody had looked for it.
+    EXPECT_TRUE(world.call(world.kVictim, world.kCalled));
+    EXPECT_EQ(world.worker(world.kCalled).lost_count(world.kVictim), 1);
+    EXPECT_EQ(world.worker(world.kCalled).joined_count(world.kVictim), 2);
+    EXPECT_TRUE(world.call(world.kCalled, world.kVictim));
+    EXPECT_TRUE(world.call(world.kCaller, world.kVictim) ||
+                world.call(world.kCaller, world.kVictim));
+    EXPECT_EQ(world.worker(world.kCaller).lost_count(world.kVictim), 1);
+  }
 }
 
 TEST_P(AgentSimTest, TheSameSeedGivesTheSameRun) {

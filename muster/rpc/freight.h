@@ -20,6 +20,11 @@ class Pool;
 class References;
 struct Request;
 
+// A connection to an agent, by which requests come and responses go; no other one of that agent
+// ever has the same.
+using ConnectionNumber = std::uint32_t;
+inline constexpr ConnectionNumber kNoConnection = 0;
+
 class Freight {
  public:
   // `references`: those of the agent that sends or receives; nothing if it knows none.
@@ -31,6 +36,8 @@ class Freight {
   virtual CallResult<std::int16_t> peer() {
     return call_failed({CallErrorKind::Rejected, "this message is only read", "", false});
   }
+  // By which a response goes that is written. What becomes of a request is known in other ways.
+  virtual ConnectionNumber connection() const { return kNoConnection; }
   // Of a message that is read. Runs what could not go on before (see References::when_confirmed) on
   // a thread that runs functions; false, and nothing is run, once those are stopped.
   virtual bool resume(std::function<void()> work) {
@@ -74,6 +81,9 @@ class References {
   virtual bool serve(Request& request) = 0;
 
   virtual void worker_lost(std::int16_t worker, const std::string& reason) = 0;
+  // As RequestHandler::on_worker_heard and on_connection_lost.
+  virtual void worker_heard(std::int16_t worker) = 0;
+  virtual void connection_lost(ConnectionNumber connection) = 0;
   // As RequestHandler::on_worker_joined.
   virtual void worker_joined(std::int16_t worker, std::uint64_t incarnation) = 0;
 };

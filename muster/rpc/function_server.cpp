@@ -103,6 +103,7 @@ class FunctionServer::Call final : public ReplySink, private Freight {
    public:
     explicit ResultFreight(Call& call) : Freight(call.references_.get()), call_(call) {}
     CallResult<std::int16_t> peer() override { return call_.request_.from->id(); }
+    ConnectionNumber connection() const override { return call_.request_.responder.connection(); }
 
    private:
     Call& call_;
@@ -234,6 +235,14 @@ void FunctionServer::on_worker_lost(const WorkerInfo& worker, const std::string&
 
 void FunctionServer::on_worker_joined(const WorkerInfo& worker, std::uint64_t incarnation) {
   if (references_) references_->worker_joined(worker.id(), incarnation);
+}
+
+void FunctionServer::on_worker_heard(const WorkerInfo& worker) {
+  if (references_) references_->worker_heard(worker.id());
+}
+
+void FunctionServer::on_connection_lost(ConnectionNumber connection) {
+  if (references_) references_->connection_lost(connection);
 }
 
 }  // namespace muster::rpc

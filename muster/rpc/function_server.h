@@ -37,6 +37,8 @@ class FunctionServer final : public RequestHandler {
   void on_request(Request request) override;
   void on_worker_lost(const WorkerInfo& worker, const std::string& reason) override;
   void on_worker_joined(const WorkerInfo& worker, std::uint64_t incarnation) override;
+  void on_worker_heard(const WorkerInfo& worker) override;
+  void on_connection_lost(ConnectionNumber connection) override;
   // Finishes what runs. After the agent was shut down.
   void stop() { pool_.stop(); }
 

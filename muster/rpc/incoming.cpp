@@ -49,11 +49,12 @@ class Incoming::Back final : public Responder::Back {
  public:
   Back(std::shared_ptr<Reception> reception, std::shared_ptr<Link> link,
        std::shared_ptr<const WorkerInfo> from, std::shared_ptr<Cancelled> cancelled,
-       std::int64_t id)
+       ConnectionNumber connection, std::int64_t id)
       : reception_(std::move(reception)),
         link_(std::move(link)),
         from_(std::move(from)),
         cancelled_(std::move(cancelled)),
+        connection_(connection),
         id_(id) {
     ++reception_->active_count;
   }
@@ -74,6 +75,7 @@ class Incoming::Back final : public Responder::Back {
   }
   bool is_cancelled() const override { return link_->is_lost() || cancelled_->contains(id_); }
   const DeviceDirectory* devices() const override { return reception_->devices.get(); }
+  ConnectionNumber connection() const override { return connection_; }
 
  private:
   static void send(Link& link, Message response) {
@@ -117,13 +119,15 @@ class Incoming::Back final : public Responder::Back {
   std::shared_ptr<Link> link_;
   std::shared_ptr<const WorkerInfo> from_;
   std::shared_ptr<Cancelled> cancelled_;
+  ConnectionNumber connection_;
   std::int64_t id_;
 };
 
 Incoming::Incoming(std::shared_ptr<Reception> reception, std::unique_ptr<Stream> stream,
-                   std::string where, std::function<void()> ended)
+                   std::string where, ConnectionNumber number, std::function<void()> ended)
     : reception_(std::move(reception)),
       where_(std::move(where)),
+      number_(number),
       ended_(std::move(ended)),
       opened_at_(reception_->loop->now()),
       heard_at_(opened_at_) {
@@ -143,28 +147,42 @@ void Incoming::on_message(Link& link, Message message) {
   const std::int64_t id = message.id;
   reception_->handler->on_request(
       {std::move(message), from_,
-       Responder(
-           std::make_unique<Back>(reception_, link.shared_from_this(), from_, cancelled_, id))});
+       Responder(std::make_unique<Back>(reception_, link.shared_from_this(), from_, cancelled_,
+                                        number_, id))});
 }
 
 void Incoming::greet(Link& link, const Message& message) {
-  std::string problem;
+  // It speaks only once before it is answered.
+  if (std::exchange(has_greeted_, true)) return link.give_up("it did not wait to be let in");
   const auto hello = decode_hello(message);
-  if (!hello) {
-    problem = hello.error().message;
-  } else if (!are_equal(hello->job, reception_->job)) {
-    problem = "it belongs to another job";
-  } else if (hello->to_incarnation != reception_->incarnation) {
-    problem =
-        fmt::format("it looks for a worker that was here before {}", reception_->self.describe());
-  } else if (auto from = WorkerInfo::create_member(hello->from_name, hello->from_id); !from) {
-    problem = from.error().message;
-  } else {
-    from_ = std::make_shared<const WorkerInfo>(*from);
-    link.set_limits(reception_->link.limits);
-    [[maybe_unused]] const auto sent = link.send({kWelcome, 0, "", {}});
-    return;
+  if (!hello) return refuse(link, hello.error().message);
+  if (!are_equal(hello->job, reception_->job)) return refuse(link, "it belongs to another job");
+  if (hello->to_incarnation != reception_->incarnation) {
+    return refuse(link, fmt::format("it looks for a worker that was here before {}",
+                                    reception_->self.describe()));
   }
+  tasks_.start(let_in(link.shared_from_this(), *hello));
+}
+
+Task<void> Incoming::let_in(std::shared_ptr<Link> link, Hello hello) {
+  std::string problem;
+  auto from = WorkerInfo::create_member(hello.from_name, hello.from_id);
+  if (!from) {
+    problem = from.error().message;
+  } else if (reception_->admit) {
+    problem = co_await reception_->admit(std::move(hello));
+  }
+  if (!problem.empty()) {
+    refuse(*link, problem);
+    co_return;
+  }
+  from_ = std::make_shared<const WorkerInfo>(*from);
+  link->set_limits(reception_->link.limits);
+  [[maybe_unused]] const auto sent = link->send({kWelcome, 0, "", {}});
+  if (from_->id() != reception_->self.id()) reception_->handler->on_worker_heard(*from_);
+}
+
+void Incoming::refuse(Link& link, const std::string& problem) {
   log::warn("rpc", "{} refuses a connection from {}: {}", reception_->self.describe(), where_,
             problem);
   [[maybe_unused]] const auto sent = link.send(refusal(problem));

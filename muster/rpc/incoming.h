@@ -5,6 +5,7 @@
 #pragma once
 
 #include "muster/base/clock.h"
+#include "muster/base/task.h"
 #include "muster/rpc/agent.h"
 #include "muster/rpc/faults.h"
 #include "muster/rpc/hello.h"
@@ -33,6 +34,8 @@ struct Reception {
   LinkOptions link;
   std::shared_ptr<const DeviceDirectory> devices;
   std::shared_ptr<Faults> faults;  // nothing goes wrong on purpose if there are none
+  // Whether one that knows the job is let in: why not, or nothing. Not asked in a dynamic group.
+  std::function<Task<std::string>(Hello)> admit{};
   // Calls that on the loop, after a while, if there still is an agent. Any thread.
   std::function<void(Duration, std::function<void()>)> later;
   std::atomic<bool> is_open = true;            // once it is not, nothing is answered any more
@@ -56,8 +59,9 @@ class Cancelled {
 class Incoming final : public LinkEvents {
  public:
   // `ended` is called, on the loop and not inside another call, when the connection is gone.
+  // `number`: no other connection to this agent has it.
   Incoming(std::shared_ptr<Reception> reception, std::unique_ptr<Stream> stream, std::string where,
-           std::function<void()> ended);
+           ConnectionNumber number, std::function<void()> ended);
   ~Incoming() override;
 
   void look_after(TimePoint now, Duration silence_max);
@@ -71,9 +75,12 @@ class Incoming final : public LinkEvents {
   void on_message(Link& link, Message message) override;
   void on_lost(Link& link, std::string reason) override;
   void greet(Link& link, const Message& message);
+  Task<void> let_in(std::shared_ptr<Link> link, Hello hello);
+  void refuse(Link& link, const std::string& problem);
 
   std::shared_ptr<Reception> reception_;
   std::string where_;
+  const ConnectionNumber number_;
   std::function<void()> ended_;
   std::shared_ptr<Link> link_;
   std::shared_ptr<Cancelled> cancelled_ = std::make_shared<Cancelled>();
@@ -82,6 +89,8 @@ class Incoming final : public LinkEvents {
   TimePoint heard_at_;
   std::uint64_t heard_bytes_ = 0;
   std::uint64_t said_bytes_ = 0;
+  bool has_greeted_ = false;
+  TaskScope tasks_;
 };
 
 }  // namespace muster::rpc

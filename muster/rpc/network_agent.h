@@ -81,6 +81,7 @@ class NetworkAgent final : public Agent {
   CallResult<WorkerInfo> find(std::string_view name) const override { return core_.find(name); }
   CallResult<WorkerInfo> find(std::int64_t id) const override { return core_.find(id); }
   std::vector<WorkerInfo> workers() const override { return core_.workers(); }
+  std::uint64_t process_of(std::string_view name) const override { return core_.process_of(name); }
   void submit(std::string_view to, Message request, std::optional<double> timeout_seconds,
               std::unique_ptr<CallSink> sink) override;
   Future<Message> send_with_retries(std::string_view to, Message request,

@@ -13,6 +13,7 @@ namespace {
 
 // With so many requests under way, the next ones are sent together.
 constexpr int kGatherAbove = 8;
+constexpr const char* kGone = "its process is gone";
 
 }  // namespace
 
@@ -62,6 +63,8 @@ void Outgoing::submit(Message request, Duration timeout, TimePoint deadline,
     lock.unlock();
     return around_.calls->refuse(std::move(sink), std::move(error));
   }
+  // The loop has not heard of it yet. What is called now need not fail with it.
+  if (link_ && link_->is_lost()) let_go_of_link();
   if (!link_ && waiting_bytes_ > around_.link.queue_bytes_max) {
     const std::string text = fmt::format(
         "{} bytes of calls wait for the connection to {} already; it cannot be reached yet",
@@ -156,26 +159,33 @@ Task<void> Outgoing::connect() {
   const TimePoint start = not_before_;
   if (start > around_.loop->now()) co_await sleep_until(*around_.loop, start);
   const Member known = member();
-  Result<> outcome = co_await try_to_connect(known);
+  Result<> outcome = fail(ErrorKind::Closed, kGone);
+  if (!is_dead()) {
+    outcome = co_await try_to_connect(known);
+    // Before the store is asked, which may take long, or have gone as well.
+    if (!outcome) {
+      const bool is_refused = outcome.error().kind == ErrorKind::Closed;
+      saw(is_refused ? Suspicion::Sign::Refused : Suspicion::Sign::Silent);
+    }
+  }
   if (!outcome) {
     std::string name = known.info.name();
     const Result<Member> fresh = co_await around_.look_up(std::move(name));
     if (fresh && *fresh != known) {
-      {
-        const std::lock_guard lock(mutex_);
-        member_ = *fresh;
-      }
+      update(*fresh);
       outcome = co_await try_to_connect(*fresh);
     }
   }
   if (outcome) {
     pause_ = Duration::zero();
     connected();
+    saw(Suspicion::Sign::Answered);
+    if (around_.reached) around_.reached(member());
     co_return;
   }
   pause_ = std::clamp(pause_ * 2, around_.pause_min, around_.pause_max);
   not_before_ = around_.loop->now() + pause_;
-  fail_all(outcome.error().message, false);
+  fail_waiting(outcome.error().message);
   around_.suspect(known);
 }
 
@@ -258,7 +268,8 @@ void Outgoing::on_message(Link& link, Message message) {
         [self = shared_from_this(), from = link.shared_from_this(), message = std::move(message)] {
           if (!self->welcome_ || self->greeting_ != from) return;
           Result<> outcome;
-          if (message.type == kRefused) outcome = fail(ErrorKind::Unavailable, message.payload);
+          // Whoever is at its address now, it is not the one that is looked for.
+          if (message.type == kRefused) outcome = fail(ErrorKind::Closed, message.payload);
           self->welcome_->set(std::move(outcome));
         });
     return;
@@ -279,10 +290,6 @@ void Outgoing::on_lost(Link& link, std::string reason) {
     return;
   }
   const Member lost_member = member();
-  {
-    const std::lock_guard lock(mutex_);
-    if (link_.get() != &link) return;
-  }
   // Workers go, at the latest when the job is over. Who has no call under way need not know.
   const log::Level level = around_.calls->active_count() > 0 ? log::Level::Info : log::Level::Debug;
   if (log::enabled(level)) {
@@ -292,29 +299,73 @@ void Outgoing::on_lost(Link& link, std::string reason) {
   }
   // Nothing more comes from it, so that no answer is taken for one to a call that has failed.
   link.close();
-  fail_all(reason, true, [this] {
-    sent_before_bytes_ += link_->sent_bytes();
-    received_before_bytes_ += link_->received_bytes();
-    link_ = nullptr;
-  });
+  const PeerId ended = link.tag();
+  const Duration silence = around_.loop->now() - heard_at_;
+  {
+    // A call may have found out before.
+    const std::lock_guard lock(mutex_);
+    if (link_.get() == &link) let_go_of_link();
+    std::erase_if(going_, [&](const auto& one) { return one.get() == &link; });
+  }
+  const std::string text = peer_lost_text(lost_member.info, reason, silence);
+  around_.calls->lost(ended, {CallErrorKind::Unreachable, text, "", true});
   around_.suspect(lost_member);
+  if (around_.cut_off) around_.cut_off(lost_member);
 }
 
-void Outgoing::fail_all(const std::string& reason, bool sent, const std::function<void()>& change) {
+void Outgoing::let_go_of_link() {
+  sent_before_bytes_ += link_->sent_bytes();
+  received_before_bytes_ += link_->received_bytes();
+  going_.push_back(std::exchange(link_, nullptr));
+  connection_ = around_.next_connection();
+}
+
+void Outgoing::fail_waiting(const std::string& reason) {
   PeerId ended = 0;
   std::string text;
   {
     const std::lock_guard lock(mutex_);
-    if (change) change();
     ended = std::exchange(connection_, around_.next_connection());
     waiting_.clear();
     waiting_bytes_ = 0;
     is_wanted_ = false;
-    std::optional<Duration> silence;
-    if (sent) silence = around_.loop->now() - heard_at_;
-    text = peer_lost_text(member_.info, reason, silence);
+    text = peer_lost_text(member_.info, reason, std::nullopt);
   }
-  around_.calls->lost(ended, {CallErrorKind::Unreachable, text, "", sent});
+  around_.calls->lost(ended, {CallErrorKind::Unreachable, text, "", false});
+}
+
+// ---- whether it is alive ------------------------------------------------------------------------
+
+void Outgoing::look_for() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (closed_ || (link_ && !link_->is_lost())) return;
+  }
+  suspicion_.lost(around_.loop->now());
+  if (!look_) look_.emplace(*around_.loop, [this] { open(); });
+  look_->set(suspicion_.next_look());
+  // If it lives, it need not suspect this worker, either.
+  open();
+}
+
+void Outgoing::came() { saw(Suspicion::Sign::Answered); }
+
+void Outgoing::open() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (closed_ || link_ || std::exchange(is_wanted_, true)) return;
+  }
+  tasks_.start(connect());
+}
+
+void Outgoing::saw(Suspicion::Sign sign) {
+  if (!look_) return;
+  const bool was_dead = is_dead();
+  suspicion_.saw(sign, around_.loop->now());
+  look_->set(suspicion_.next_look());
+  if (was_dead || !is_dead()) return;
+  const Member dead = member();
+  around_.died(dead, peer_died_text(dead.info, dead.address));
 }
 
 // ---- the rest -----------------------------------------------------------------------------------
@@ -323,7 +374,11 @@ void Outgoing::update(const Member& member) {
   std::shared_ptr<Link> old;
   {
     const std::lock_guard lock(mutex_);
-    if (member_.incarnation != member.incarnation) old = link_;
+    if (member_.incarnation != member.incarnation) {
+      old = link_;
+      suspicion_ = Suspicion();
+      if (look_) look_->cancel();
+    }
     member_ = member;
   }
   pause_ = Duration::zero();
@@ -360,19 +415,24 @@ void Outgoing::look_after(TimePoint now, Duration silence_max) {
 
 void Outgoing::close(const CallError& error) {
   tasks_.cancel_all();
-  std::shared_ptr<Link> link;
-  PeerId ended = 0;
+  look_.reset();
+  std::vector<std::shared_ptr<Link>> links;
+  std::vector<PeerId> ended;
   {
     const std::lock_guard lock(mutex_);
     closed_ = error;
-    link = std::exchange(link_, nullptr);
+    links.swap(going_);
+    if (link_) links.push_back(std::exchange(link_, nullptr));
     waiting_.clear();
     waiting_bytes_ = 0;
-    ended = connection_;
+    ended.push_back(connection_);
   }
-  if (link) link->close();
-  if (greeting_) std::exchange(greeting_, nullptr)->close();
-  around_.calls->lost(ended, error);
+  if (greeting_) links.push_back(std::exchange(greeting_, nullptr));
+  for (const auto& link : links) {
+    link->close();
+    ended.push_back(link->tag());
+  }
+  for (const PeerId connection : ended) around_.calls->lost(connection, error);
 }
 
 }  // namespace muster::rpc

@@ -4,6 +4,8 @@
 // pauses. What is called meanwhile waits for it. Calls that were under way when a connection broke
 // fail; they may have run.
 //
+// In a static group it also finds out whether that worker has died; see Suspicion.
+//
 // `submit` and `help` from any thread, the rest on the agent's loop.
 #pragma once
 
@@ -15,6 +17,7 @@
 #include "muster/rpc/group.h"
 #include "muster/rpc/hello.h"
 #include "muster/rpc/link.h"
+#include "muster/rpc/suspicion.h"
 
 #include <atomic>
 #include <cstddef>
@@ -39,11 +42,17 @@ struct Surroundings {
   Duration pause_max = std::chrono::seconds(2);
   // A new number for each connection of the agent.
   std::function<PeerId()> next_connection;
-  // Bytes to that worker, by the best way there is.
+  // Bytes to that worker, by the best way there is. Closed if its host says that nobody listens
+  // there.
   std::function<Task<Result<std::unique_ptr<Stream>>>(Member)> open_stream;
   // A fresh look where it is; nothing new if it is as before.
   std::function<Task<Result<Member>>(std::string name)> look_up;
   std::function<void(const Member&)> suspect;
+  std::function<void(const Member&)> reached{};
+  // The connection to it was lost, and when it has died; nothing in a dynamic group, where leases
+  // tell.
+  std::function<void(const Member&)> cut_off{};
+  std::function<void(const Member&, const std::string& reason)> died{};
 };
 
 class Outgoing final : public LinkEvents,
@@ -63,6 +72,11 @@ class Outgoing final : public LinkEvents,
 
   // It was started again somewhere else, or is the same.
   void update(const Member& member);
+  // No connection is left to or from it: it is looked for until there is one, or it is dead.
+  void look_for();
+  // It has opened a connection to this worker.
+  void came();
+  bool is_dead() const { return suspicion_.is_dead(); }
   // Cuts the connection, if there is one. Any thread.
   void cut(std::string reason);
   // Once a while: sends a sign of life, and gives up on a peer that gave none for `silence_max`.
@@ -80,12 +94,16 @@ class Outgoing final : public LinkEvents,
   void on_lost(Link& link, std::string reason) override;
 
   void want_connection();
+  // Unless there is a connection, or one is being opened.
+  void open();
+  void saw(Suspicion::Sign sign);
   Task<void> connect();
   Task<Result<>> try_to_connect(Member member);
   void connected();
-  // Whoever calls while the connection goes down is either failed by it or opens the next one:
-  // `change` is made with the lock, and so is all the rest.
-  void fail_all(const std::string& reason, bool sent, const std::function<void()>& change = {});
+  // The connection is lost, and the next one has another number: whoever calls from now on waits
+  // for that. Requires: the lock.
+  void let_go_of_link();
+  void fail_waiting(const std::string& reason);
 
   const Surroundings& around_;
   const WorkerInfo self_;
@@ -94,8 +112,9 @@ class Outgoing final : public LinkEvents,
   mutable std::mutex mutex_;  // guards what follows
   Member member_;
   PeerId connection_;
-  std::shared_ptr<Link> link_;    // when it can be used
-  std::vector<Message> waiting_;  // for the connection
+  std::shared_ptr<Link> link_;                // when it can be used
+  std::vector<std::shared_ptr<Link>> going_;  // lost, and the loop has not dealt with it yet
+  std::vector<Message> waiting_;              // for the connection
   std::size_t waiting_bytes_ = 0;
   bool is_wanted_ = false;               // it is being opened
   std::optional<CallError> closed_;      // once nothing happens any more
@@ -115,6 +134,8 @@ class Outgoing final : public LinkEvents,
   std::uint64_t heard_bytes_ = 0;
   std::uint64_t said_bytes_ = 0;
   TimePoint heard_at_{};
+  Suspicion suspicion_;
+  std::optional<Timer> look_;  // only in a static group
   TaskScope tasks_;
 };
 

@@ -45,6 +45,11 @@ std::string peer_lost_text(const WorkerInfo& peer, std::string_view reason,
   return fmt::format("lost the connection to {}: {} ({})", peer.describe(), reason, heard);
 }
 
+std::string peer_died_text(const WorkerInfo& peer, std::string_view address) {
+  return fmt::format("{} has died: its process is gone, and nobody listens at {} any more",
+                     peer.describe(), address);
+}
+
 std::string agent_stopped_text(const WorkerInfo& me) {
   return fmt::format("the RPC agent of {} stopped before the call was over", me.describe());
 }

@@ -28,6 +28,8 @@ std::string retries_exhausted_text(std::int64_t retries_max, std::string_view la
 // never heard.
 std::string peer_lost_text(const WorkerInfo& peer, std::string_view reason,
                            std::optional<Duration> silence);
+// `peer` has ended without a word.
+std::string peer_died_text(const WorkerInfo& peer, std::string_view address);
 // A call or a retry that was still waiting when the agent stopped.
 std::string agent_stopped_text(const WorkerInfo& me);
 std::string too_many_calls_text(std::uint64_t calls_max);

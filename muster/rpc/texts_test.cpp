@@ -57,6 +57,12 @@ TEST(Texts, SayWhichPeerIsLostAndWhenItWasLastHeard) {
             "(never heard)");
 }
 
+TEST(Texts, SayWhichPeerHasDiedAndWhereItWas) {
+  EXPECT_EQ(peer_died_text(peer(), "10.0.0.7:4400"),
+            "WorkerInfo(id=1, name=worker1) has died: its process is gone, and nobody listens at "
+            "10.0.0.7:4400 any more");
+}
+
 TEST(Texts, SayThatTheAgentStopped) {
   EXPECT_EQ(agent_stopped_text(me()),
             "the RPC agent of WorkerInfo(id=0, name=worker0) stopped before the call was over");

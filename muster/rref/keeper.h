@@ -120,6 +120,8 @@ class Keeper final : public rpc::References, public std::enable_shared_from_this
   bool serve(rpc::Request& request) override;
   void worker_lost(std::int16_t worker, const std::string& reason) override;
   void worker_joined(std::int16_t worker, std::uint64_t incarnation) override;
+  void worker_heard(std::int16_t worker) override;
+  void connection_lost(rpc::ConnectionNumber connection) override;
 
   // ---- the end
   // All workers have nothing left to do: ends the references of this one, and waits until all

@@ -44,8 +44,9 @@ Result<std::string> Keeper::give(const Handle& handle, rpc::Freight& freight) {
     }
   }
   const std::lock_guard lock(mutex_);
-  auto data = handle.is_owner() ? ledger_.fork_owned(handle.rref(), *peer)
-                                : ledger_.fork_user(handle.rref(), handle.fork(), *peer);
+  const rpc::ConnectionNumber by = freight.connection();
+  auto data = handle.is_owner() ? ledger_.fork_owned(handle.rref(), *peer, by)
+                                : ledger_.fork_user(handle.rref(), handle.fork(), *peer, by);
   if (!data) return fail(ErrorKind::Invalid, data.error().message);
   if (handle.is_owner()) owned_.emplace(handle.rref(), handle.owned());
   data->type = handle.type();
@@ -206,11 +207,14 @@ namespace {
 // Of the answer to a fetch.
 class FetchFreight final : public rpc::Freight {
  public:
-  FetchFreight(rpc::References* references, std::int16_t to) : Freight(references), to_(to) {}
+  FetchFreight(rpc::References* references, const rpc::Request& request)
+      : Freight(references), to_(request.from->id()), by_(request.responder.connection()) {}
   CallResult<std::int16_t> peer() override { return to_; }
+  rpc::ConnectionNumber connection() const override { return by_; }
 
  private:
   std::int16_t to_;
+  rpc::ConnectionNumber by_;
 };
 
 }  // namespace
@@ -243,7 +247,7 @@ void Keeper::answer_fetch(GlobalId rref, rpc::Request request) {
 }
 
 void Keeper::respond_with(const rpc::Object& object, rpc::Request& request) {
-  FetchFreight freight(this, request.from->id());
+  FetchFreight freight(this, request);
   rpc::Writer writer;
   writer.set_freight(&freight);
   const rpc::DeviceRoute route = rpc::response_route(request);
@@ -256,11 +260,22 @@ void Keeper::respond_with(const rpc::Object& object, rpc::Request& request) {
   Message response{
       rpc::response_to(request.message.type), rpc::kNoMessageId, writer.take_control(), {}};
   response.buffers = writer.take_buffers();
+  // Whoever does not wait any more will not look at what it was given.
+  const bool is_unwanted = !freight.forks.empty() && request.responder.is_cancelled();
   request.responder.respond(std::move(response));
+  if (is_unwanted) maybe_sent(freight.forks);
 }
 
 void Keeper::worker_lost(std::int16_t worker, const std::string& reason) {
   change([&](Effects& out) { ledger_.worker_lost(worker, reason, out); });
+}
+
+void Keeper::worker_heard(std::int16_t worker) {
+  change([&](Effects& out) { ledger_.worker_heard(worker, out); });
+}
+
+void Keeper::connection_lost(rpc::ConnectionNumber connection) {
+  change([&](Effects& out) { ledger_.connection_lost(connection, out); });
 }
 
 void Keeper::worker_joined(std::int16_t worker, std::uint64_t incarnation) {

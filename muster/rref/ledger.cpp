@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 namespace muster::rref {
@@ -42,6 +43,18 @@ void Ledger::fork_uncertain(GlobalId fork, Effects& out) {
   } else if (const auto held = forks_.find(fork); held != forks_.end()) {
     send(held->second.holder, cancel, out);
   }
+}
+
+void Ledger::connection_lost(rpc::ConnectionNumber connection, Effects& out) {
+  std::vector<GlobalId> uncertain;
+  for (const auto& [fork, entry] : forks_) {
+    if (entry.by == connection) uncertain.push_back(fork);
+  }
+  for (const auto& [fork, child] : children_) {
+    if (child.by == connection) uncertain.push_back(fork);
+  }
+  std::sort(uncertain.begin(), uncertain.end());
+  for (const GlobalId fork : uncertain) fork_uncertain(fork, out);
 }
 
 Ledger::Received Ledger::received(const ForkData& data, Effects& out) {
@@ -87,13 +100,21 @@ Ack Ledger::on_fork_cancel(const Control& control) {
   return Ack::Cancelled;
 }
 
+std::optional<Ledger::Pending> Ledger::take_pending(Ticket ticket) {
+  const auto found = pending_.find(ticket);
+  if (found == pending_.end()) return std::nullopt;
+  const Pending pending = found->second;
+  pending_.erase(found);
+  if (pending.is_abandoned) --abandoned_count_;
+  return pending;
+}
+
 void Ledger::acked(Ticket ticket, std::string_view payload, Effects& out) {
   const Result<Ack> ack = decode_ack(payload);
   if (!ack) return failed(ticket, {rpc::CallErrorKind::Remote, ack.error().message, {}, true}, out);
-  const auto found = pending_.find(ticket);
-  if (found == pending_.end()) return;
-  const Pending pending = found->second;
-  pending_.erase(found);
+  const std::optional<Pending> known = take_pending(ticket);
+  if (!known) return;
+  const Pending& pending = *known;
   const MessageType type = pending.control.type;
   if (pending.is_abandoned) {
     // It was for a process that is gone, and reached the next one, which must not keep the fork.
@@ -113,10 +134,9 @@ void Ledger::acked(Ticket ticket, std::string_view payload, Effects& out) {
 }
 
 void Ledger::failed(Ticket ticket, const CallError& error, Effects& out) {
-  const auto found = pending_.find(ticket);
-  if (found == pending_.end()) return;
-  const Pending pending = found->second;
-  pending_.erase(found);
+  const std::optional<Pending> known = take_pending(ticket);
+  if (!known) return;
+  const Pending& pending = *known;
   if (pending.control.type == MessageType::RrefForkRequest) {
     const GlobalId rref = pending.control.rref;
     const GlobalId fork = pending.control.fork;
@@ -136,7 +156,12 @@ void Ledger::worker_heard(WorkerId worker, Effects& out) {
   if (found == parked_.end()) return;
   const std::vector<Control> again = std::move(found->second);
   parked_.erase(found);
-  for (const Control& control : again) send(worker, control, out);
+  for (const Control& control : again) {
+    // What was not known is settled by now: nobody need be asked any more.
+    const bool is_settled = control.type == MessageType::RrefForkCancel &&
+                            !children_.contains(control.fork) && !forks_.contains(control.fork);
+    if (!is_settled) send(worker, control, out);
+  }
 }
 
 // ---- workers ------------------------------------------------------------------------------------
@@ -176,8 +201,8 @@ void Ledger::worker_joined(WorkerId worker, std::optional<std::int64_t> first_id
 // ---- figures ------------------------------------------------------------------------------------
 
 Ledger::Counters Ledger::counters() const {
-  return {owner_count_, pending_.size(), pending_user_count_, forks_.size() + creator_fork_count_,
-          children_.size()};
+  return {owner_count_, pending_.size() - abandoned_count_, pending_user_count_,
+          forks_.size() + creator_fork_count_, children_.size()};
 }
 
 std::map<std::string, std::string> Ledger::debug_info() const {

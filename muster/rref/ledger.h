@@ -40,6 +40,9 @@
 // told. A fork that a user gives away is a pending child: it keeps the parent's handle until the
 // child accepts it, until it is undone, or until the child's worker is lost.
 //
+// Nobody acknowledges a response. So forks that went with one are known by its connection, and when
+// that is lost the intended child is asked for each of them that still counts.
+//
 // Workers are known by id. Two processes that have the same id one after the other must be kept
 // apart by the shell: it says worker_lost for the old one and then worker_joined, drops what it has
 // queued of the old one, and never hands over a message of a process that is not the present one. A
@@ -54,6 +57,7 @@
 #pragma once
 
 #include "muster/rpc/call_error.h"
+#include "muster/rpc/freight.h"
 #include "muster/rpc/message.h"
 #include "muster/rref/control.h"
 #include "muster/rref/ended_ids.h"
@@ -155,16 +159,22 @@ class Ledger {
 
   // Gives a handle of this fork to worker `to`, which may be the owner or this worker. The type in
   // the answer is left empty. Fails when the handle has failed or is deleted, or `to` is lost.
-  rpc::CallResult<ForkData> fork_user(GlobalId rref, GlobalId fork, WorkerId to);
+  // `by`: the connection, if it goes with a response.
+  rpc::CallResult<ForkData> fork_user(GlobalId rref, GlobalId fork, WorkerId to,
+                                      rpc::ConnectionNumber by = rpc::kNoConnection);
   // The same for a value that is owned here, whether or not the tables know it. They hold it from
   // now on, until it is released.
-  rpc::CallResult<ForkData> fork_owned(GlobalId rref, WorkerId to);
+  rpc::CallResult<ForkData> fork_owned(GlobalId rref, WorkerId to,
+                                       rpc::ConnectionNumber by = rpc::kNoConnection);
   // The message that carried this fork was never sent. Does nothing for a fork that is settled.
   void undo_fork(GlobalId fork, Effects& out);
   // It is not known whether the message arrived: a timeout, a lost connection, a response that
   // nobody acknowledges. The intended child is asked, and either has it or never will. Harmless for
   // a fork that arrived, but one that is still on its way is then lost; so not too early.
   void fork_uncertain(GlobalId fork, Effects& out);
+  // The connection is lost, and nothing that was sent by it can still arrive: all forks that went
+  // by it are uncertain.
+  void connection_lost(rpc::ConnectionNumber connection, Effects& out);
 
   enum class Arrival {
     Owner,      // the value is owned here; use it (it may not exist yet)
@@ -286,7 +296,7 @@ class Ledger {
 
   struct Counters {
     std::size_t owner_rrefs = 0;
-    std::size_t pending_futures = 0;  // control messages under way
+    std::size_t pending_futures = 0;  // control messages under way, but for those that nobody gets
     std::size_t pending_users = 0;
     std::size_t forks = 0;
     std::size_t pending_children = 0;
@@ -316,6 +326,7 @@ class Ledger {
   struct Fork {
     GlobalId rref;
     WorkerId holder = 0;
+    rpc::ConnectionNumber by = rpc::kNoConnection;
   };
   struct FlagChange {
     std::uint8_t set = 0;
@@ -334,6 +345,7 @@ class Ledger {
   struct Child {
     GlobalId parent;  // the fork of ours that it was made from
     WorkerId to = 0;
+    rpc::ConnectionNumber by = rpc::kNoConnection;
   };
   struct Pending {
     Control control;
@@ -374,6 +386,8 @@ class Ledger {
 
   // ledger.cpp
   GlobalId draw(std::int64_t count = 1);
+  // What is known of a control message that has ended; nothing if there is none.
+  std::optional<Pending> take_pending(Ticket ticket);
   // Nothing when the destination is lost or the ledger is stopped.
   void send(WorkerId to, const Control& control, Effects& out, WorkerId parent = 0);
   Ack on_fork_cancel(const Control& control);
@@ -399,6 +413,7 @@ class Ledger {
   std::size_t pending_user_count_ = 0;
 
   boost::unordered_flat_map<Ticket, Pending> pending_;
+  std::size_t abandoned_count_ = 0;                                   // of them
   boost::unordered_flat_map<WorkerId, std::vector<Control>> parked_;  // by destination
   Ticket next_ticket_ = 1;
   boost::unordered_flat_map<WorkerId, std::string> lost_;     // with the reasons

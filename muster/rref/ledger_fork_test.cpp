@@ -248,6 +248,63 @@ TEST_F(Fork, ThatIsSettledIsNotAskedFor) {
   EXPECT_TRUE(a.out.sends.empty());
 }
 
+TEST_F(Fork, ThatIsSettledWhileTheQuestionIsParkedIsNotAskedForAgain) {
+  const auto made = remote(a, b);
+  const ForkData accepted = fork(a, made, c);
+  const ForkData unknown = fork(a, made, c);
+  for (const GlobalId one : {accepted.fork, unknown.fork}) {
+    a.ledger.fork_uncertain(one, a.out);
+    const Effects::Send cancel = a.take(MessageType::RrefForkCancel);
+    a.ledger.failed(cancel.ticket, {rpc::CallErrorKind::Unreachable, "cut", {}, true}, a.out);
+  }
+  EXPECT_EQ(a.ledger.parked_count(), 2U);
+  c.ledger.received(accepted, c.out);
+  settle();
+  a.ledger.worker_heard(c.id, a.out);
+  settle();
+  EXPECT_EQ(a.ledger.parked_count(), 0U);
+  EXPECT_EQ(a.ledger.counters().pending_children, 0U);
+  EXPECT_EQ(c.ledger.received(unknown, c.out).arrival, Arrival::Failed);
+}
+
+TEST_F(Fork, ThatWentWithAResponseIsAskedForWhenItsConnectionIsLost) {
+  const auto made = remote(a, b);
+  const ForkData lost = *a.ledger.fork_user(made.rref, made.fork, c.id, 7);
+  const ForkData by_another = *a.ledger.fork_user(made.rref, made.fork, c.id, 8);
+  const ForkData with_a_request = fork(a, made, c);
+  a.ledger.connection_lost(7, a.out);
+  ASSERT_EQ(a.out.sends.size(), 1U);
+  EXPECT_EQ(deliver(a, a.take(MessageType::RrefForkCancel)), Ack::Cancelled);
+  EXPECT_EQ(a.ledger.counters().pending_children, 2U);
+  EXPECT_EQ(c.ledger.received(lost, c.out).arrival, Arrival::Failed);
+  EXPECT_EQ(c.ledger.received(by_another, c.out).arrival, Arrival::Pending);
+  EXPECT_EQ(c.ledger.received(with_a_request, c.out).arrival, Arrival::Pending);
+}
+
+TEST_F(Fork, OfTheOwnerThatWentWithAResponseIsReleasedUnlessItHadArrived) {
+  const GlobalId rref = b.ledger.create_local();
+  const ForkData there = *b.ledger.fork_owned(rref, c.id, 7);
+  const ForkData lost = *b.ledger.fork_owned(rref, c.id, 7);
+  c.ledger.received(there, c.out);
+  b.ledger.connection_lost(7, b.out);
+  EXPECT_EQ(b.out.sends.size(), 2U);
+  settle();
+  EXPECT_TRUE(b.ledger.has_fork(rref, there.fork));
+  EXPECT_FALSE(b.ledger.has_fork(rref, lost.fork));
+  c.ledger.dropped(there.fork, c.out);
+  settle();
+  expect_all_empty();
+}
+
+TEST_F(Fork, ThatHasEndedIsNotAskedForWhenItsConnectionIsLost) {
+  const ForkData data = *b.ledger.fork_owned(b.ledger.create_local(), c.id, 7);
+  c.ledger.received(data, c.out);
+  c.ledger.dropped(data.fork, c.out);
+  settle();
+  b.ledger.connection_lost(7, b.out);
+  EXPECT_TRUE(b.out.sends.empty());
+}
+
 TEST_F(Fork, ThatComesTwiceIsOneHandle) {
   const auto made = remote(a, b);
   const ForkData data = fork(a, made, c);

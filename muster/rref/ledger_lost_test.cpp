@@ -113,9 +113,11 @@ TEST_F(LostWorker, AbandonsTheRequestsToItAndReleasesTheirParents) {
   c.ledger.worker_lost(b.id, kReason, c.out);
   EXPECT_EQ(c.out.abandoned, std::vector{request.ticket});
   EXPECT_EQ(c.ledger.state_of(data.fork), State::Failed);
+  EXPECT_EQ(c.ledger.counters().pending_futures, 1U) << "nobody waits for the request any more";
   EXPECT_EQ(c.take(MessageType::RrefChildAccept).to, a.id);
   c.ledger.failed(request.ticket, kCut, c.out);
   EXPECT_TRUE(c.out.sends.empty());
+  EXPECT_EQ(c.ledger.counters().pending_futures, 1U) << "the child accept";
 }
 
 TEST_F(LostWorker, DoesNotLeaveAForkOnItsSuccessorThatWasMeantForIt) {

@@ -136,12 +136,12 @@ void Ledger::self_finished(GlobalId rref, Effects& out) {
   settle_owner(rref, out);
 }
 
-CallResult<ForkData> Ledger::fork_owned(GlobalId rref, WorkerId to) {
+CallResult<ForkData> Ledger::fork_owned(GlobalId rref, WorkerId to, rpc::ConnectionNumber by) {
   if (is_lost(to)) return rpc::call_failed(lost_error(to));
   const GlobalId fork = draw();
   Owner& owner = owner_entry(rref, kExists | kBegun);
   ended_.forget(rref);
-  forks_.emplace(fork, Fork{rref, to});
+  forks_.emplace(fork, Fork{rref, to, by});
   ++owner.fork_count;
   return ForkData{self_, rref, fork, self_, series_of(fork), {}};
 }
@@ -244,7 +244,7 @@ Ack Ledger::on_fork_request(WorkerId from, const Control& control) {
     return Ack::Ended;
   }
   ++owner_entry(rref, is_given_up(rref) ? kCreatorGone : 0).fork_count;
-  forks_.emplace(fork, Fork{rref, from});
+  forks_.emplace(fork, Fork{rref, from, rpc::kNoConnection});
   return Ack::Done;
 }
 

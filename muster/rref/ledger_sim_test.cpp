@@ -114,15 +114,16 @@ void World::create_here(const ProcessPtr& process) {
   });
 }
 
-std::optional<ForkData> World::fork(Process& process, const Handle& handle, WorkerId to) {
+std::optional<ForkData> World::fork(Process& process, const Handle& handle, WorkerId to,
+                                    rpc::ConnectionNumber by) {
   if (!handle.is_owner) {
-    auto data = process.ledger.fork_user(handle.rref, handle.fork, to);
+    auto data = process.ledger.fork_user(handle.rref, handle.fork, to, by);
     return data ? std::optional<ForkData>(*data) : std::nullopt;
   }
   // An owner's handle that has come before the value, and whose value will not come.
   if (!process.values.at(handle.rref).exists && !process.ledger.holds(handle.rref)) return {};
   const bool was_held = process.ledger.holds(handle.rref);
-  auto data = process.ledger.fork_owned(handle.rref, to);
+  auto data = process.ledger.fork_owned(handle.rref, to, by);
   if (!data) return std::nullopt;
   if (!was_held) ++met_["an owner shared its value again"];
   if (process.values.at(handle.rref).exists) process.values.at(handle.rref).is_held = true;
@@ -172,16 +173,17 @@ void World::pass(const ProcessPtr& process) {
       [this, forks, from = process->id](Process& target, const Respond& respond) {
         receive(target, forks);
         Answer answer;
+        const rpc::ConnectionNumber by = ++connection_count_;
         if (!is_ending_ && !target.handles.empty() && random().chance(400)) {
           const Handle& handle = target.handles[random().below(target.handles.size())];
-          if (auto data = fork(target, handle, from)) answer.forks.push_back(*data);
+          if (auto data = fork(target, handle, from, by)) answer.forks.push_back(*data);
         }
         // Nobody says whether a response has come, so it is asked for.
-        for (const ForkData& data : answer.forks) {
+        if (!answer.forks.empty()) {
           net_.at(1s + net_.some(9000), [=, this, process = net_.processes.at(target.id)] {
             if (!process->is_alive) return;
             Effects out;
-            process->ledger.fork_uncertain(data.fork, out);
+            process->ledger.connection_lost(by, out);
             apply(process, std::move(out));
           });
         }
@@ -261,7 +263,10 @@ void World::check() const {
           << user_text(handle.rref, handle.fork) << " on " << id << " is not known to its owner";
       EXPECT_FALSE(freed_.contains(handle.rref)) << handle.rref.text() << " is freed";
     }
-    EXPECT_EQ(process->ledger.counters().pending_futures, process->sending.size());
+    const auto awaited_count = std::count_if(
+        process->sending.begin(), process->sending.end(),
+        [&](const auto& one) { return !process->abandoned.contains(one.second.ticket); });
+    EXPECT_EQ(process->ledger.counters().pending_futures, static_cast<std::size_t>(awaited_count));
   }
 }
 

@@ -106,13 +106,14 @@ std::optional<CallError> Ledger::use_error(const Use& use) const {
 
 // ---- forks --------------------------------------------------------------------------------------
 
-CallResult<ForkData> Ledger::fork_user(GlobalId rref, GlobalId fork, WorkerId to) {
+CallResult<ForkData> Ledger::fork_user(GlobalId rref, GlobalId fork, WorkerId to,
+                                       rpc::ConnectionNumber by) {
   if (auto error = use_error({rref, fork, "call fork an UserRRef"})) {
     return rpc::call_failed(std::move(*error));
   }
   if (is_lost(to)) return rpc::call_failed(lost_error(to));
   const GlobalId child = draw();
-  children_.emplace(child, Child{fork, to});
+  children_.emplace(child, Child{fork, to, by});
   User& user = users_.find(fork)->second;
   ++user.child_count;
   return ForkData{user.owner, user.rref, child, self_, series_of_worker(user.owner), {}};
@@ -183,6 +184,7 @@ void Ledger::users_lose(WorkerId worker, Effects& out) {
   for (auto& [ticket, pending] : pending_) {
     if (pending.to != worker || pending.is_abandoned) continue;
     pending.is_abandoned = true;
+    ++abandoned_count_;
     out.abandoned.push_back(ticket);
     if (pending.control.type == MessageType::RrefForkRequest) requests.push_back(pending);
   }

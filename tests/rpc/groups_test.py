@@ -107,6 +107,17 @@ class Case(unittest.TestCase):
                 self.assertEqual(caller.ask(f"add {callee.name} {number} 100"),
                                  f"ok {number + 100}", f"{caller.name} calls {callee.name}")
 
+    def assert_released_with_their_holders(self, owner, creator, third):
+        """Kills both who hold references to a value of `owner`."""
+        self.assertEqual(creator.ask("make worker0 7"), "ok 7")
+        self.assertEqual(creator.ask("give worker2"), "ok 7")
+        launch.wait_until(lambda: owner.ask("counts") == "ok 1 2", "both hold it")
+        third.kill()
+        launch.wait_until(lambda: owner.ask("counts") == "ok 1 1", "what worker2 held is released")
+        self.assertEqual(creator.ask("read"), "ok 7")
+        creator.kill()
+        launch.wait_until(lambda: owner.ask("counts") == "ok 0 0", "the value is released")
+
 
 class StaticGroup(Case):
 
@@ -200,6 +211,28 @@ class StaticGroup(Case):
                     self.assertIn("RPC has not been initialized", answer)
                 self.assertEqual([worker.end() for worker in workers], [0, 0])
 
+    def test_what_a_killed_worker_held_is_released(self):
+        owner, creator, third = self.static_group(3)
+        self.assert_released_with_their_holders(owner, creator, third)
+        # Whoever takes the place of one of them has nothing of what that had.
+        again = self.worker("worker2")
+        self.assertEqual(again.ask("init worker2 2 3"), "ok")
+        self.assertEqual(again.ask("make worker0 8"), "ok 8")
+        self.assertEqual(owner.ask("counts"), "ok 1 1")
+        self.assertEqual(again.ask("drop"), "ok")
+        launch.wait_until(lambda: owner.ask("counts") == "ok 0 0", "the value is released")
+
+    def test_what_a_killed_worker_owned_fails_with_its_name(self):
+        user, owner, third = self.static_group(3)
+        self.assertEqual(user.ask("make worker1 7"), "ok 7")
+        self.assertEqual(user.ask("give worker2"), "ok 7")
+        owner.kill()
+        # At once because the connection broke, and then because it is known to be dead.
+        self.assertIn("worker1", user.ask("read"))
+        launch.wait_until(lambda: "its process is gone" in user.ask("read"), "worker0 knows")
+        self.assertRegex(user.ask("give worker2"), "^error .*worker1")
+        self.assertEqual(user.ask("add worker2 1 2"), "ok 3")
+
 
 class DynamicGroup(Case):
 
@@ -247,14 +280,7 @@ class DynamicGroup(Case):
         owner, creator, third = self.workers(3)
         for rank, worker in enumerate((owner, creator, third)):
             self.assertEqual(worker.ask(f"init {worker.name} {rank}"), "ok")
-        self.assertEqual(creator.ask("make worker0 7"), "ok 7")
-        self.assertEqual(creator.ask("give worker2"), "ok 7")
-        launch.wait_until(lambda: owner.ask("counts") == "ok 1 2", "both hold it")
-        third.kill()
-        launch.wait_until(lambda: owner.ask("counts") == "ok 1 1", "what worker2 held is released")
-        self.assertEqual(creator.ask("read"), "ok 7")
-        creator.kill()
-        launch.wait_until(lambda: owner.ask("counts") == "ok 0 0", "the value is released")
+        self.assert_released_with_their_holders(owner, creator, third)
 
     def test_what_a_killed_worker_owned_fails_with_its_name(self):
         user, owner = self.workers(2)

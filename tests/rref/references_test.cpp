@@ -125,6 +125,9 @@ class References : public ::testing::TestWithParam<Way> {
   void expect_owners_and_forks(int rank, std::size_t owners, std::size_t forks) {
     expect_counters(rank, {.owner_rrefs = owners, .forks = forks});
   }
+  // What worker1 holds and owns when it goes.
+  void expect_released_with_their_holder();
+  void expect_failed_with_their_owner();
   void expect_nothing_left() {
     for (std::size_t rank = 0; rank < workers_.size(); ++rank) {
       expect_counters(static_cast<int>(rank), {});
@@ -430,8 +433,7 @@ TEST_P(References, a_plain_call_of_a_function_that_makes_an_object_says_how_to_c
 
 // ---- workers that go ----------------------------------------------------------------------------
 
-TEST_P(References, that_a_worker_held_when_it_left_are_released) {
-  start(3, false);
+void References::expect_released_with_their_holder() {
   const auto local = rpc::make_rref(agent(0), Number{5});
   ASSERT_TRUE(rpc::async(agent(0), "worker1", kSame, *local).wait());
   {
@@ -445,8 +447,7 @@ TEST_P(References, that_a_worker_held_when_it_left_are_released) {
   EXPECT_EQ(*local->local_value().value(), 5);
 }
 
-TEST_P(References, of_a_worker_that_left_fail_with_its_name_and_at_once) {
-  start(3, false);
+void References::expect_failed_with_their_owner() {
   const auto made = rpc::remote(agent(0), "worker1", kAdd, 1, 2);
   ASSERT_EQ(made->to_here().value(), 3);
   const auto gated = rpc::remote(agent(0), "worker1", kGated);
@@ -473,6 +474,26 @@ TEST_P(References, of_a_worker_that_left_fail_with_its_name_and_at_once) {
   ASSERT_FALSE(passed);
   EXPECT_NE(passed.error().message.find("worker1"), std::string::npos) << passed.error().message;
   expect_owners_and_forks(0, 0, 0);
+}
+
+TEST_P(References, that_a_worker_held_when_it_left_are_released) {
+  start(3, false);
+  expect_released_with_their_holder();
+}
+
+TEST_P(References, that_a_worker_of_a_static_group_held_when_it_died_are_released) {
+  start(3);
+  expect_released_with_their_holder();
+}
+
+TEST_P(References, of_a_worker_that_left_fail_with_its_name_and_at_once) {
+  start(3, false);
+  expect_failed_with_their_owner();
+}
+
+TEST_P(References, of_a_worker_of_a_static_group_that_died_fail_with_its_name_and_at_once) {
+  start(3);
+  expect_failed_with_their_owner();
 }
 
 // ---- the end ------------------------------------------------------------------------------------

@@ -290,7 +290,8 @@ class World {
   void create_here(const ProcessPtr& process);
   void serve_creation(Process& to, WorkerId from, const Ledger::NewReference& made,
                       const Respond& respond);
-  std::optional<ForkData> fork(Process& process, const Handle& handle, WorkerId to);
+  std::optional<ForkData> fork(Process& process, const Handle& handle, WorkerId to,
+                               rpc::ConnectionNumber by = rpc::kNoConnection);
   void carrier_failed(Process& process, const std::vector<ForkData>& forks, const CallError& error,
                       Effects& out);
   void receive(Process& process, const std::vector<ForkData>& forks);
@@ -317,6 +318,7 @@ class World {
   std::uint64_t incarnation_count_ = 0;
   std::map<WorkerId, std::int64_t> first_;  // of the present series of ids
   std::uint64_t session_count_ = 1;
+  rpc::ConnectionNumber connection_count_ = 0;  // one for each call
   std::map<std::pair<WorkerId, WorkerId>, std::uint64_t> target_;
   std::set<GlobalId> freed_;
   std::set<GlobalId> never_;  // their creators died before they were created
