@@ -22,6 +22,18 @@ using PresentType = void();
 // How long the leader waits before it looks whether those who are missing are alive, and between
 // two looks.
 constexpr Duration kLookInterval = std::chrono::seconds(1);
+// Likewise, while one of them seems to be gone.
+constexpr Duration kSecondLookInterval = std::chrono::milliseconds(50);
+// A worker to which nothing could be sent so often in a row is gone. Once is not enough: its
+// connection may have been cut just then, which the next call mends.
+constexpr int kUnsentMax = 2;
+
+// Counts failures to reach a worker. Whether the last of them means that it is gone.
+bool is_gone(const CallError& error, int& unsent_count) {
+  if (error.kind != CallErrorKind::Unreachable) return true;
+  unsent_count = error.sent ? 0 : unsent_count + 1;
+  return unsent_count >= kUnsentMax;
+}
 
 template <typename F, typename T, typename... Args>
 Future<T> call(Agent& agent, std::string_view to, std::optional<double> timeout_seconds,
@@ -45,6 +57,9 @@ TimePoint deadline_after(double seconds, TimePoint now) {
   return now + std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
 }
 
+// What is left when none is; 0 would be for ever.
+constexpr double kShortestSeconds = 0.001;
+
 CallError gather_error(std::string text) {
   return {CallErrorKind::Remote, std::move(text), "", true};
 }
@@ -59,16 +74,21 @@ class Gather::Hall {
                         const std::vector<std::string>* all_names) {
     std::shared_ptr<Meeting> complete;
     std::unique_lock lock(mutex_);
+    if (const auto over = over_.find(set_of(key)); over != over_.end() && over->second.key == key) {
+      return Future<Values>::ready(over->second.outcome);
+    }
     auto& meeting = meetings_[key];
     if (!meeting) meeting = std::make_shared<Meeting>();
     Future<Values> future = meeting->promise.future();
-    if (!meeting->values.emplace(name, std::move(value)).second) {
+    const auto [place, is_first] = meeting->values.try_emplace(name, value);
+    if (!is_first && place->second != value) {
       return Future<Values>::ready(
           call_failed(gather_error(fmt::format("worker {} has come twice to one gather", name))));
     }
     if (all_names != nullptr) meeting->all_names = *all_names;
     if (!meeting->all_names.empty() && meeting->values.size() >= meeting->all_names.size()) {
       complete = meeting;
+      over_[set_of(key)] = {key, complete->values};
       meetings_.erase(key);
     }
     lock.unlock();
@@ -93,6 +113,7 @@ class Gather::Hall {
     if (found == meetings_.end()) return;
     const auto meeting = std::move(found->second);
     meetings_.erase(found);
+    over_[set_of(key)] = {key, call_failed(error)};
     lock.unlock();
     meeting->promise.set(call_failed(error));
   }
@@ -100,6 +121,7 @@ class Gather::Hall {
   void fail_all(const CallError& error) {
     std::unique_lock lock(mutex_);
     const auto meetings = std::exchange(meetings_, {});
+    over_.clear();
     lock.unlock();
     for (const auto& [key, meeting] : meetings) meeting->promise.set(call_failed(error));
   }
@@ -110,8 +132,16 @@ class Gather::Hall {
     Values values;
     Promise<Values> promise;
   };
+  struct Over {
+    std::string key;
+    CallResult<Values> outcome;
+  };
+  static std::string set_of(const std::string& key) { return key.substr(0, key.rfind('/')); }
+
   std::mutex mutex_;
   std::map<std::string, std::shared_ptr<Meeting>> meetings_;
+  // The last gather of each set. Whoever did not hear of its end cannot be further.
+  std::map<std::string, Over> over_;
 };
 
 Gather::Gather(Functions& functions) : hall_(std::make_shared<Hall>()) {
@@ -155,10 +185,31 @@ CallResult<Gather::Values> Gather::all(Agent& agent, std::vector<std::string> na
 CallResult<Gather::Values> Gather::follow(Agent& agent, const std::string& leader,
                                           const std::string& key, std::string value,
                                           std::optional<double> timeout_seconds) {
-  ++own_call_count_;
-  const Future<Values> future = call<ArriveType, Values>(agent, leader, timeout_seconds.value_or(0),
-                                                         kArrive, key, agent.self().name(), value);
-  return future.wait();
+  const SystemClock clock;
+  const TimePoint deadline = deadline_after(timeout_seconds.value_or(0), clock.now());
+  const std::uint64_t process = agent.process_of(leader);
+  int unsent_count = 0;
+  while (true) {
+    double left = 0;
+    if (deadline != kNever) left = std::chrono::duration<double>(deadline - clock.now()).count();
+    if (deadline != kNever && left <= 0) left = kShortestSeconds;
+    ++own_call_count_;
+    const Future<Values> future =
+        call<ArriveType, Values>(agent, leader, left, kArrive, key, agent.self().name(), value);
+    const CallResult<Values>* outcome = nullptr;
+    while (outcome == nullptr) {
+      outcome = future.wait_until(clock.now() + kLookInterval);
+      // One that was started again does not know of this gather, and would never answer.
+      const std::uint64_t now = agent.process_of(leader);
+      if (now != 0 && now != process && (outcome == nullptr || !*outcome)) {
+        future.on_done([](const CallResult<Values>&) {});
+        return call_failed(
+            {CallErrorKind::Unreachable,
+             fmt::format("worker {}, which led the gather, was started again", leader), "", true});
+      }
+    }
+    if (*outcome || is_gone(outcome->error(), unsent_count)) return *outcome;
+  }
 }
 
 CallResult<Gather::Values> Gather::lead(Agent& agent, const std::string& key,
@@ -169,8 +220,11 @@ CallResult<Gather::Values> Gather::lead(Agent& agent, const std::string& key,
   const TimePoint deadline = deadline_after(seconds, clock.now());
   const Future<Values> future = hall_->arrive(key, agent.self().name(), std::move(value), &names);
   std::map<std::string, Future<void>> looks;
+  std::map<std::string, int> unsent_counts;
+  bool is_in_doubt = false;
   while (!future.done()) {
-    const TimePoint next = std::min(deadline, clock.now() + kLookInterval);
+    const Duration interval = is_in_doubt ? kSecondLookInterval : kLookInterval;
+    const TimePoint next = std::min(deadline, clock.now() + interval);
     if (future.wait_until(next) != nullptr) break;
     if (clock.now() >= deadline) {
       hall_->fail(key, gather_error(fmt::format(
@@ -178,11 +232,14 @@ CallResult<Gather::Values> Gather::lead(Agent& agent, const std::string& key,
                            fmt::join(hall_->missing(key), ", "), seconds)));
       break;
     }
+    is_in_doubt = false;
     for (const std::string& name : hall_->missing(key)) {
       const auto look = looks.find(name);
       if (look != looks.end() && look->second.done()) {
         const CallResult<> outcome = look->second.wait();
-        if (!outcome) {
+        if (outcome) unsent_counts.erase(name);
+        is_in_doubt = is_in_doubt || !outcome;
+        if (!outcome && is_gone(outcome.error(), unsent_counts[name])) {
           hall_->fail(key, {outcome.error().kind,
                             fmt::format("{} cannot come to the gather any more: {}", name,
                                         outcome.error().message),

@@ -5,7 +5,9 @@
 // same order everywhere; different sets, and different threads, may do so at once.
 //
 // A worker that dies meanwhile is noticed by the leader, which looks after those who are missing,
-// and a leader that dies by everybody whose call it held.
+// and a leader that dies by everybody whose call it held. A connection that is cut while both live
+// costs nothing: whoever had come by it comes again, and the leader remembers how its last gather
+// ended.
 #pragma once
 
 #include "muster/rpc/agent.h"

@@ -54,8 +54,11 @@ void add_functions(Worker& worker) {
 // Over TCP, and through shared memory.
 class NetworkAgentTest : public ::testing::TestWithParam<bool> {
  protected:
-  void start(int count) {
-    const auto choose = [](AgentOptions& options) { options.uses_shared_memory = GetParam(); };
+  void start(int count, std::string_view faults = "") {
+    const auto choose = [&](AgentOptions& options) {
+      options.uses_shared_memory = GetParam();
+      if (!faults.empty()) options.faults = parse_faults(faults).value();
+    };
     workers = start_static_group(store, count, choose, add_functions);
   }
   static AgentOptions options_for(std::string name, std::int64_t id, std::int64_t world_size) {
@@ -313,12 +316,11 @@ TEST_P(NetworkAgentTest, FailsTheCallsToAWorkerThatGoesAndReachesItAgainWhenItIs
   EXPECT_EQ(workers[1]->call<Add>("worker0", "add", 2, 2).value(), 4);
 }
 
-// S162 … S166.
-TEST_P(NetworkAgentTest, GathersWhatEveryWorkerBrings) {
-  start(4);
+// All of them, so often.
+void expect_gathers(const std::vector<std::unique_ptr<Worker>>& workers, int count) {
   std::vector<std::string> names;
   for (const WorkerInfo& info : workers[0]->agent->workers()) names.push_back(info.name());
-  for (int round = 0; round < 10; ++round) {
+  for (int round = 0; round < count; ++round) {
     std::vector<std::future<CallResult<Gather::Values>>> waiting;
     for (const auto& worker : workers) {
       waiting.push_back(std::async(std::launch::async, [&worker, &names, round] {
@@ -329,10 +331,38 @@ TEST_P(NetworkAgentTest, GathersWhatEveryWorkerBrings) {
     for (auto& one : waiting) {
       const auto values = one.get();
       ASSERT_TRUE(values) << values.error().message;
-      ASSERT_EQ(values->size(), 4U);
+      ASSERT_EQ(values->size(), workers.size());
       for (const auto& [name, value] : *values) EXPECT_EQ(value, name + std::to_string(round));
     }
   }
+}
+
+// S162 … S166.
+TEST_P(NetworkAgentTest, GathersWhatEveryWorkerBrings) {
+  start(4);
+  expect_gathers(workers, 10);
+}
+
+TEST_P(NetworkAgentTest, GathersThoughAnswersAreLostWithTheirConnections) {
+  start(3, "seed=2 disconnect:SCRIPT_RET:p=0.5");
+  expect_gathers(workers, 20);
+}
+
+TEST_P(NetworkAgentTest, GathersThoughOthersCutTheConnectionsByWhichItWaits) {
+  start(3, "disconnect:PYTHON_CALL");
+  std::atomic<bool> is_over = false;
+  // As a control message does that nobody waits for.
+  std::thread cutter([&] {
+    while (!is_over) {
+      for (const auto& worker : workers) {
+        (void)worker->agent->send("worker0", {MessageType::PythonCall, kNoMessageId, "", {}}, 60.0)
+            .wait();
+      }
+    }
+  });
+  expect_gathers(workers, 20);
+  is_over = true;
+  cutter.join();
 }
 
 // S74: a chain of calls that nobody waits for.
@@ -379,6 +409,22 @@ TEST_P(NetworkAgentTest, DoesNotWaitForEverForACallThatDoesNotEnd) {
   EXPECT_FALSE(other.get());
   gate->open();
   EXPECT_TRUE(call.get());
+}
+
+// Its calls had all been answered, so this is about those who wait for it to come.
+TEST_P(NetworkAgentTest, FollowsNoLeaderThatWasStartedAgain) {
+  start(2);
+  ASSERT_EQ(workers[1]->call<Add>("worker0", "add", 1, 1).value(), 2);
+  auto follower = std::async(std::launch::async, [&] {
+    return workers[1]->gather->all(*workers[1]->agent, {"worker0", "worker1"}, "", std::nullopt);
+  });
+  workers[0]->agent->shutdown();
+  Worker again;
+  add_functions(again);
+  ASSERT_TRUE(again.start(options_for("worker0", 0, 2), store, 60s));
+  const auto values = follower.get();
+  ASSERT_FALSE(values);
+  EXPECT_NE(values.error().message.find("worker0"), std::string::npos) << values.error().message;
 }
 
 // S173.
