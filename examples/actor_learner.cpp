@@ -15,6 +15,10 @@
 // had on it. The counters show it. All of that also holds while messages are lost and delayed:
 //
 //   MUSTER_FAULTS="seed=7 fail:RREF_*:first=2 delay:*:p=0.05:for=5ms" muster run …
+//
+// or connections are cut, as with disconnect:RREF_*:p=0.3. A call that was under way then fails,
+// and nobody knows whether it ran. So all that is called here may be called again: an actor that
+// plays a round twice reports the same, and a report of a round that is over counts for nothing.
 
 #include "muster/rpc.h"
 #include "muster/worker/testing.h"
@@ -22,6 +26,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdint>
@@ -32,6 +37,7 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -47,6 +53,9 @@ constexpr std::int64_t kRounds = 40;
 constexpr double kLearningRate = 0.5;
 // Far beyond what anything here takes: passing it means that something is stuck.
 constexpr auto kPatience = 60s;
+// How often something is tried again that was cut off, and the longest pause before that.
+constexpr int kAttemptsMax = 50;
+constexpr auto kPauseMax = 500ms;
 
 // What worker `actor`'s environment is after.
 Vector goal_of(std::int64_t actor) {
@@ -59,18 +68,32 @@ Vector goal_of(std::int64_t actor) {
 
 // ---- the learner's object -----------------------------------------------------------------------
 
+// The action of one round.
+struct Turn {
+  std::int64_t round = 0;
+  Vector action;
+};
+template <typename Archive>
+void describe_fields(Archive& archive, Turn& turn) {
+  archive(turn.round, turn.action);
+}
+
 // Its methods are called by several threads at once.
 class Policy {
  public:
-  Vector action() {
+  Turn turn() {
     const std::lock_guard lock(*mutex_);
-    return action_;
+    return {round_, action_};
   }
 
   // An actor reports in which direction its reward grows.
-  void report(std::int64_t actor, Vector slope) {
+  void report(std::int64_t actor, std::int64_t round, Vector slope) {
     const std::lock_guard lock(*mutex_);
-    slopes_[actor] = std::move(slope);
+    if (round == round_) slopes_[actor] = std::move(slope);
+  }
+  bool has_report_of(std::int64_t actor) {
+    const std::lock_guard lock(*mutex_);
+    return slopes_.contains(actor);
   }
 
   // All have reported. The slopes are added in the order of the actors, whoever came first, so that
@@ -83,11 +106,13 @@ class Policy {
       action_[i] += kLearningRate * sum / static_cast<double>(slopes_.size());
     }
     slopes_.clear();
+    ++round_;
   }
 
  private:
   // An object is moved to the place where it then stays; a mutex cannot be.
   std::unique_ptr<std::mutex> mutex_ = std::make_unique<std::mutex>();
+  std::int64_t round_ = 0;
   Vector action_ = Vector(kActionSize);
   std::map<std::int64_t, Vector> slopes_;
 };
@@ -125,9 +150,9 @@ inline constexpr bool muster::rpc::kIsObject<Actor> = true;
 namespace {
 
 // What is called of another worker. Declared once, for both sides.
-const rpc::Procedure<Vector(rpc::RRef<Policy>)> kAction("policy.action");
-const rpc::Procedure<void(rpc::RRef<Policy>, std::int64_t actor, Vector slope)> kReport(
-    "policy.report");
+const rpc::Procedure<Turn(rpc::RRef<Policy>)> kTurn("policy.turn");
+const rpc::Procedure<void(rpc::RRef<Policy>, std::int64_t actor, std::int64_t round, Vector slope)>
+    kReport("policy.report");
 const rpc::Procedure<Actor(rpc::RRef<Policy>, std::int64_t id)> kMakeActor("actor");
 const rpc::Procedure<void(rpc::RRef<Actor>)> kPlay("actor.play");
 
@@ -138,9 +163,24 @@ T value_of(rpc::CallResult<T> outcome) {
   if constexpr (!std::is_void_v<T>) return std::move(*outcome);
 }
 
+// Likewise, for what may be done again when it was cut off with its connection.
+template <typename Attempt>
+auto repeated(Attempt attempt) {
+  auto outcome = attempt();
+  std::chrono::milliseconds pause = 1ms;
+  for (int count = 1; count < kAttemptsMax; ++count) {
+    if (outcome || outcome.error().kind != rpc::CallErrorKind::Unreachable) break;
+    std::this_thread::sleep_for(pause);
+    pause = std::min<std::chrono::milliseconds>(2 * pause, kPauseMax);
+    outcome = attempt();
+  }
+  return value_of(std::move(outcome));
+}
+
 void Actor::play() {
   constexpr double kStep = 0.25;
-  Vector action = value_of(policy_.within(kPatience).call(kAction));
+  const Turn turn = repeated([&] { return policy_.within(kPatience).call(kTurn); });
+  Vector action = turn.action;
   Vector slope(kActionSize);
   for (std::size_t i = 0; i < kActionSize; ++i) {
     const double center = action[i];
@@ -150,7 +190,7 @@ void Actor::play() {
     slope[i] = (above - reward(action)) / (2 * kStep);
     action[i] = center;
   }
-  value_of(policy_.within(kPatience).call(kReport, id_, slope));
+  repeated([&] { return policy_.within(kPatience).call(kReport, id_, turn.round, slope); });
 }
 
 // ---- counters -----------------------------------------------------------------------------------
@@ -175,25 +215,51 @@ void say(std::string_view text) {
 
 // ---- the learner --------------------------------------------------------------------------------
 
+using Actors = std::map<std::int64_t, rpc::RRef<Actor>>;
+
+// One whose creation was cut off is of no use, whether or not it was made; dropped, it is released.
+rpc::RRef<Actor> make_actor(const rpc::WorkerInfo& worker, const rpc::RRef<Policy>& policy) {
+  return repeated([&]() -> rpc::CallResult<rpc::RRef<Actor>> {
+    const std::int64_t id = worker.id();
+    auto made = rpc::remote(worker, kMakeActor, policy, id);
+    if (!made) return made;
+    if (const auto created = made->creation()->wait(); !created) {
+      return rpc::call_failed(created.error());
+    }
+    return made;
+  });
+}
+
+// Until all have reported. Those whose answer was lost may have done so all the same.
+void play_round(const Actors& actors, Policy& policy) {
+  repeated([&]() -> rpc::CallResult<> {
+    std::vector<rpc::Future<void>> playing;
+    for (const auto& [id, actor] : actors) {
+      if (!policy.has_report_of(id)) playing.push_back(actor.within(kPatience).async(kPlay));
+    }
+    rpc::CallResult<> outcome;
+    for (const auto& one : playing) {
+      if (const auto& played = one.wait(); !played) outcome = played;
+    }
+    return outcome;
+  });
+}
+
 // Throws what goes wrong.
 void learn() {
   const auto policy = value_of(rpc::make_rref(Policy()));
   Policy& here = *value_of(policy.local_value());
 
-  std::vector<rpc::RRef<Actor>> actors;
+  Actors actors;
   for (const rpc::WorkerInfo& worker : rpc::workers()) {
-    if (worker.id() == 0) continue;
-    const std::int64_t id = worker.id();
-    actors.push_back(value_of(rpc::remote(worker, kMakeActor, policy, id)));
+    if (worker.id() != 0) actors.emplace(worker.id(), make_actor(worker, policy));
   }
   for (std::int64_t round = 0; round < kRounds; ++round) {
-    std::vector<rpc::Future<void>> playing;
-    for (const auto& actor : actors) playing.push_back(actor.within(kPatience).async(kPlay));
-    for (const auto& one : playing) one.get();
+    play_round(actors, here);
     here.learn();
   }
 
-  const Vector learned = here.action();
+  const Vector learned = here.turn().action;
   for (std::size_t i = 0; i < kActionSize; ++i) {
     double mean = 0;
     for (std::size_t k = 1; k <= actors.size(); ++k) {
@@ -222,7 +288,7 @@ void offer(const auto& procedure, F function) {
 }
 
 void work() {
-  offer(kAction, rpc::method(&Policy::action));
+  offer(kTurn, rpc::method(&Policy::turn));
   offer(kReport, rpc::method(&Policy::report));
   offer(kMakeActor,
         [](const rpc::RRef<Policy>& policy, std::int64_t id) { return Actor(policy, id); });

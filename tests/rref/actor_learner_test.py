@@ -56,6 +56,14 @@ class ActorLearner(launch.Case):
         faults = "seed=3 duplicate:RREF_*:p=0.5 delay:RREF_*:p=0.5:for=20ms"
         self.assertEqual(self.run_group(3, MUSTER_FAULTS=faults), self.run_group(3))
 
+    def test_connections_that_every_control_message_cuts_cost_only_time(self):
+        faults = "disconnect:RREF_FORK_REQUEST,RREF_CHILD_ACCEPT,RREF_USER_DELETE,RREF_FORK_CANCEL"
+        self.assertEqual(self.run_group(3, MUSTER_FAULTS=faults), self.run_group(3))
+
+    def test_acknowledgements_that_are_lost_with_their_connections_cost_only_time(self):
+        faults = "seed=7 disconnect:RREF_*:p=0.2"
+        self.assertEqual(self.run_group(3, MUSTER_FAULTS=faults), self.run_group(3))
+
     def test_a_learner_without_actors_says_what_is_missing(self):
         agent = self.launch("--nproc-per-node=1", PROGRAM, status=1)
         self.assertIn("at least one actor", agent.err.text)
