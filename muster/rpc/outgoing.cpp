@@ -13,7 +13,6 @@ namespace {
 
 // With so many requests under way, the next ones are sent together.
 constexpr int kGatherAbove = 8;
-constexpr const char* kGone = "its process is gone";
 
 }  // namespace
 
@@ -159,7 +158,7 @@ Task<void> Outgoing::connect() {
   const TimePoint start = not_before_;
   if (start > around_.loop->now()) co_await sleep_until(*around_.loop, start);
   const Member known = member();
-  Result<> outcome = fail(ErrorKind::Closed, kGone);
+  Result<> outcome = fail(ErrorKind::Closed, "");
   if (!is_dead()) {
     outcome = co_await try_to_connect(known);
     // Before the store is asked, which may take long, or have gone as well.
@@ -185,7 +184,9 @@ Task<void> Outgoing::connect() {
   }
   pause_ = std::clamp(pause_ * 2, around_.pause_min, around_.pause_max);
   not_before_ = around_.loop->now() + pause_;
-  fail_waiting(outcome.error().message);
+  const WorkerInfo& peer = known.info;
+  fail_waiting(is_dead() ? peer_died_text(peer, known.address)
+                         : peer_lost_text(peer, outcome.error().message, std::nullopt));
   around_.suspect(known);
 }
 
@@ -320,16 +321,14 @@ void Outgoing::let_go_of_link() {
   connection_ = around_.next_connection();
 }
 
-void Outgoing::fail_waiting(const std::string& reason) {
+void Outgoing::fail_waiting(const std::string& text) {
   PeerId ended = 0;
-  std::string text;
   {
     const std::lock_guard lock(mutex_);
     ended = std::exchange(connection_, around_.next_connection());
     waiting_.clear();
     waiting_bytes_ = 0;
     is_wanted_ = false;
-    text = peer_lost_text(member_.info, reason, std::nullopt);
   }
   around_.calls->lost(ended, {CallErrorKind::Unreachable, text, "", false});
 }

@@ -103,7 +103,7 @@ class Outgoing final : public LinkEvents,
   // The connection is lost, and the next one has another number: whoever calls from now on waits
   // for that. Requires: the lock.
   void let_go_of_link();
-  void fail_waiting(const std::string& reason);
+  void fail_waiting(const std::string& text);
 
   const Surroundings& around_;
   const WorkerInfo self_;

@@ -231,6 +231,7 @@ class StaticGroup(Case):
         self.assertIn("worker1", user.ask("read"))
         launch.wait_until(lambda: "its process is gone" in user.ask("read"), "worker0 knows")
         self.assertRegex(user.ask("give worker2"), "^error .*worker1")
+        self.assertRegex(user.ask("add worker1 1 2"), "^error unreachable: .*worker1.* has died")
         self.assertEqual(user.ask("add worker2 1 2"), "ok 3")
 
 
