@@ -1,7 +1,13 @@
 #include "muster/base/spin.h"
 
+#include "muster/base/fd.h"
+
 #include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <fcntl.h>
 #include <sys/resource.h>
+#include <unistd.h>
 #include <utility>
 
 namespace muster {
@@ -12,8 +18,24 @@ constexpr int kMissesMax = 4;
 constexpr int kSkips = 64;
 constexpr Duration kAskEvery = std::chrono::milliseconds(1);
 constexpr int kRestsPerLoss = 32;
+constexpr int kWeightMax = 32;
 constexpr Duration kRestMin = std::chrono::milliseconds(2);
 constexpr Duration kRestMax = std::chrono::seconds(1);
+
+constexpr int kLittle = 16;
+// Whoever has not asked for so long did not look meanwhile.
+constexpr Duration kStale = std::chrono::milliseconds(100);
+
+// By the calling thread, so far.
+Duration waited_for_processor() {
+  const Fd file(::open("/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC));
+  std::array<char, 128> text{};
+  if (!file.is_open() || ::read(file.get(), text.data(), text.size() - 1) <= 0) return {};
+  // How long it ran, how long it waited, how often it ran.
+  char* rest = text.data();
+  std::strtoull(rest, &rest, 10);
+  return std::chrono::nanoseconds(std::strtoull(rest, &rest, 10));
+}
 
 }  // namespace
 
@@ -43,23 +65,37 @@ void SpinBudget::came(Duration total, bool while_looking) {
 
 bool SpinBudget::wants_to_know(TimePoint now) {
   if (at(now) == Duration::zero() || now - asked_ < kAskEvery) return false;
+  // After a rest, what is told is what was lost in it.
+  is_account_open_ = asked_ >= rests_until_;
   asked_ = now;
   return true;
 }
 
 void SpinBudget::preempted(TimePoint now, Duration lost) {
-  // It went well for longer than it had rested before.
-  if (now - rests_until_ > rest_) rest_ = Duration::zero();
-  rest_ = std::clamp(std::max(rest_ * 2, lost * kRestsPerLoss), kRestMin, kRestMax);
+  if (lost == Duration::zero() || !is_account_open_) return;
+  const bool is_again = now - rests_until_ < rest_;
+  weight_ = is_again ? std::min(weight_ * 2, kWeightMax) : 1;
+  rest_ = std::clamp(lost * kRestsPerLoss * weight_, kRestMin, kRestMax);
   rests_until_ = now + rest_;
 }
 
-bool was_preempted() {
-  thread_local long last = -1;  // it has not asked yet
+Duration lost_to_others(TimePoint now) {
+  struct Account {
+    TimePoint asked;
+    long switch_count = -1;  // it has not asked yet
+    Duration waited = Duration::zero();
+  };
+  thread_local Account last;
   rusage usage{};
-  if (::getrusage(RUSAGE_THREAD, &usage) != 0) return true;
-  const long before = std::exchange(last, usage.ru_nivcsw);
-  return before >= 0 && before != usage.ru_nivcsw;
+  // Cheap, and mostly nothing has happened.
+  if (::getrusage(RUSAGE_THREAD, &usage) != 0) return Duration::zero();
+  if (usage.ru_nivcsw == last.switch_count) return Duration::zero();
+  const Account before = std::exchange(last, {now, usage.ru_nivcsw, waited_for_processor()});
+  const Duration lost = last.waited - before.waited;
+  // A little is lost to the kernel's own work everywhere.
+  const Duration passed = now - before.asked;
+  const bool is_known = before.switch_count >= 0 && passed < kStale;
+  return is_known && lost > passed / kLittle ? lost : Duration::zero();
 }
 
 }  // namespace muster

@@ -20,7 +20,7 @@ class SpinBudget {
   // What took longer, the sleep included, is not worth looking for.
   static constexpr Duration kNear = std::chrono::microseconds(300);
   // A look takes far less. If so much has passed since the last, the thread may have been off its
-  // processor; see `was_preempted`.
+  // processor; see `lost_to_others`.
   static constexpr Duration kSuspicious = std::chrono::microseconds(60);
 
   // How long to look now; zero: sleep at once.
@@ -30,22 +30,23 @@ class SpinBudget {
   // Once in a while, before it looks: true if it is time to ask `was_preempted`. A thread that
   // looks uses up its share of a processor, and then waits for it at any other moment.
   bool wants_to_know(TimePoint now);
-  // The thread was taken off its processor, for so long if that is known: others need it. It rests
-  // so much longer that looking costs little even if that happens each time.
-  static constexpr Duration kLostUsually = std::chrono::microseconds(500);
-  void preempted(TimePoint now, Duration lost = kLostUsually);
+  // The thread was taken off its processor for so long: others need it. It rests so much longer
+  // that looking costs little even if that happens each time. Zero: it was not.
+  void preempted(TimePoint now, Duration lost);
 
  private:
   Duration budget_ = Duration::zero();
   int misses_ = 0;  // of the longest looks, in a row
   int skips_ = 0;   // how many waits to sleep through before it is tried again
   TimePoint asked_ = {};
+  bool is_account_open_ = true;
+  int weight_ = 1;
   TimePoint rests_until_ = {};
   Duration rest_ = Duration::zero();
 };
 
-// Whether the calling thread has been taken off its processor, since others needed it, after it
-// last asked.
-bool was_preempted();
+// For how long the calling thread, since it last asked, could have run and did not, since others
+// had its processor; zero if that was little, or if the system does not tell.
+Duration lost_to_others(TimePoint now);
 
 }  // namespace muster

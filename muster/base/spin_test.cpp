@@ -60,7 +60,7 @@ TEST(SpinBudget, RestsWhenOthersNeedTheProcessorAndLongerEachTime) {
   TimePoint now = kStart;
   Duration before = 0us;
   for (int time = 0; time < 20; ++time) {
-    spin.preempted(now, 70us);
+    spin.preempted(now, 2ms);
     EXPECT_EQ(spin.at(now), 0us);
     const Duration rest = rest_after(spin, now);
     EXPECT_GE(rest, before);
@@ -74,16 +74,29 @@ TEST(SpinBudget, RestsWhenOthersNeedTheProcessorAndLongerEachTime) {
   EXPECT_LT(rest_after(spin, now + 2s), 10ms) << "it went well for longer than it had rested";
 }
 
+TEST(SpinBudget, RestsShortlyAfterItLostLittle) {
+  SpinBudget spin;
+  for (int wait = 0; wait < 3; ++wait) spin.came(90us, false);
+  spin.preempted(kStart, 10ms);
+  const TimePoint rested = kStart + rest_after(spin, kStart);
+  spin.preempted(rested, 70us);
+  EXPECT_LT(rest_after(spin, rested), 10ms);
+}
+
 TEST(SpinBudget, AsksNowAndThenWhetherOthersNeedTheProcessor) {
   SpinBudget spin;
   EXPECT_FALSE(spin.wants_to_know(kStart)) << "it does not look anyway";
   for (int wait = 0; wait < 3; ++wait) spin.came(90us, false);
   EXPECT_TRUE(spin.wants_to_know(kStart));
+  spin.preempted(kStart, 0us);
   EXPECT_FALSE(spin.wants_to_know(kStart + 500us));
   EXPECT_TRUE(spin.wants_to_know(kStart + 1ms));
-  spin.preempted(kStart + 1ms);
+  spin.preempted(kStart + 1ms, 500us);
   EXPECT_EQ(spin.at(kStart + 10ms), 0us);
   EXPECT_FALSE(spin.wants_to_know(kStart + 10ms));
+  EXPECT_TRUE(spin.wants_to_know(kStart + 50ms));
+  spin.preempted(kStart + 50ms, 5ms);
+  EXPECT_GT(spin.at(kStart + 50ms), 0us) << "that was lost while it rested";
 }
 
 TEST(SpinBudget, RestsForFarLongerThanItLost) {

@@ -139,7 +139,7 @@ void EpollLoop::run_in_background(std::function<void()> work) {
 int EpollLoop::wait_for_events(epoll_event* events, int timeout) {
   if (!look_ || timeout == 0) return ::epoll_wait(epoll_.get(), events, kEventsMax, timeout);
   const TimePoint started = clock_.now();
-  if (spin_.wants_to_know(started) && was_preempted()) spin_.preempted(started);
+  if (spin_.wants_to_know(started)) spin_.preempted(started, lost_to_others(started));
   const Duration budget = spin_.at(started);
   int count = 0;
   // A timer that is due is not to wait until the look is over.
@@ -165,10 +165,10 @@ bool EpollLoop::look_for(Duration budget, epoll_event* events, int& count) {
     const TimePoint before = std::exchange(now, clock_.now());
     // Or what was found took so long.
     const bool is_suspicious = now - before > SpinBudget::kSuspicious;
-    const bool was_off = is_suspicious && was_preempted();
-    if (was_off) spin_.preempted(now, now - before);
+    const Duration lost = is_suspicious ? lost_to_others(now) : Duration::zero();
+    spin_.preempted(now, lost);
     if (found || count > 0) return true;
-    if (was_off) break;
+    if (lost > Duration::zero()) break;
   }
   return false;
 }

@@ -101,7 +101,7 @@ void Outgoing::help(internal::Waiter& waiter) {
   const TimePoint started = clock.now();
   std::unique_lock lock(mutex_);
   const std::shared_ptr<Link> link = link_;
-  if (spin_.wants_to_know(started) && was_preempted()) spin_.preempted(started);
+  if (spin_.wants_to_know(started)) spin_.preempted(started, lost_to_others(started));
   const bool spins = around_.link.hot != nullptr;
   const Duration budget = spins ? spin_.at(started) : Duration::zero();
   lock.unlock();
@@ -111,9 +111,7 @@ void Outgoing::help(internal::Waiter& waiter) {
   const Alarm* alarm = nullptr;      // once it has slept
   link->read_while([&]() -> std::optional<Link::Pause> {
     const TimePoint before = std::exchange(last, clock.now());
-    if (alarm == nullptr && last - before > SpinBudget::kSuspicious && was_preempted()) {
-      lost = last - before;
-    }
+    if (alarm == nullptr && last - before > SpinBudget::kSuspicious) lost = lost_to_others(last);
     if (waiter.is_done()) return std::nullopt;
     if (alarm == nullptr) {
       if (lost == Duration::zero() && last - started < budget) return Link::Pause();
@@ -125,7 +123,7 @@ void Outgoing::help(internal::Waiter& waiter) {
     return Link::Pause{alarm, waiter.deadline()};
   });
   lock.lock();
-  if (lost > Duration::zero()) spin_.preempted(last, lost);
+  spin_.preempted(last, lost);
   if (waiter.is_done()) spin_.came(last - started, alarm == nullptr);
 }
 
