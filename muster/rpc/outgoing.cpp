@@ -101,30 +101,38 @@ void Outgoing::help(internal::Waiter& waiter) {
   const TimePoint started = clock.now();
   std::unique_lock lock(mutex_);
   const std::shared_ptr<Link> link = link_;
-  if (spin_.wants_to_know(started)) spin_.preempted(started, lost_to_others(started));
-  const bool spins = around_.link.hot != nullptr;
-  const Duration budget = spins ? spin_.at(started) : Duration::zero();
+  SpinBudget spin = spin_;
   lock.unlock();
   if (!link) return;
+  const bool may_look = around_.link.hot != nullptr;
+  if (spin.wants_to_know(started)) spin.preempted(started, lost_to_others(started));
+  // Of a large answer, each piece is waited for like a small one.
+  std::uint64_t received = link->received_bytes();
+  TimePoint since = started;
   TimePoint last = started;
-  Duration lost = Duration::zero();  // to others that needed the processor
-  const Alarm* alarm = nullptr;      // once it has slept
+  bool is_looking = may_look;
+  const Alarm* alarm = nullptr;  // once it has slept
   link->read_while([&]() -> std::optional<Link::Pause> {
     const TimePoint before = std::exchange(last, clock.now());
-    if (alarm == nullptr && last - before > SpinBudget::kSuspicious) lost = lost_to_others(last);
-    if (waiter.is_done()) return std::nullopt;
-    if (alarm == nullptr) {
-      if (lost == Duration::zero() && last - started < budget) return Link::Pause();
-      // Here, and not in the future: the answer then wakes this thread, and no other before it.
-      alarm = waiter.set_alarm();
-      if (alarm == nullptr) return std::nullopt;
+    if (is_looking && last - before > SpinBudget::kSuspicious) {
+      spin.preempted(last, lost_to_others(last));
     }
-    if (last >= waiter.deadline()) return std::nullopt;
+    if (const std::uint64_t bytes = link->received_bytes(); bytes != received) {
+      spin.came(last - since, is_looking);
+      received = bytes;
+      since = last;
+      is_looking = may_look;
+    }
+    if (waiter.is_done()) return std::nullopt;
+    if (is_looking && last - since < spin.at(last)) return Link::Pause();
+    is_looking = false;
+    // Here, and not in the future: the answer then wakes this thread, and no other before it.
+    if (alarm == nullptr) alarm = waiter.set_alarm();
+    if (alarm == nullptr || last >= waiter.deadline()) return std::nullopt;
     return Link::Pause{alarm, waiter.deadline()};
   });
   lock.lock();
-  spin_.preempted(last, lost);
-  if (waiter.is_done()) spin_.came(last - started, alarm == nullptr);
+  spin_ = spin;
 }
 
 void Outgoing::slept(Duration total) {
