@@ -203,6 +203,8 @@ class SimWorker final : public RequestHandler {
   int lost_count(std::size_t index) const { return count_in(lost_, index); }
   int joined_count(std::size_t index) const { return count_in(joined_, index); }
   void calm() { store_.failures_per_thousand = 0; }
+  // What it asks of the store from now on is not answered for hours.
+  void lose_store() { store_.delay_min = 10h; }
   void stop_listening() { listener_.reset(); }
 
   std::size_t call(std::size_t to, std::optional<Duration> timeout, std::uint64_t bytes) {
@@ -564,6 +566,13 @@ TEST(AgentSim, ADeathInAStaticGroupIsToldToAllWhoHadAConnectionWithinASecond) {
   EXPECT_FALSE(world.call(world.kCaller, world.kVictim));
   EXPECT_TRUE(world.call(world.kCaller, world.kCalled));
   world.start_again(world.kVictim);
+}
+
+TEST(AgentSim, ADeathInAStaticGroupIsFoundThoughTheStoreIsGoneAsWell) {
+  StaticWorld world;
+  world.worker(world.kCaller).lose_store();
+  world.crash(world.kVictim, sim::Crash::Loud);
+  EXPECT_TRUE(world.is_told_of_loss(world.kCaller, world.kVictim, 30s));
 }
 
 TEST(AgentSim, ConnectionsThatAreCutDoNotMakeADeathHoweverOften) {

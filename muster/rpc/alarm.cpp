@@ -12,6 +12,12 @@ namespace {
 struct Spare {
   std::mutex mutex;  // guards what follows
   std::vector<Alarm*> alarms;
+  pid_t process = 0;
+  // A child that was forked must not share those of its parent.
+  std::vector<Alarm*>& own() {
+    if (std::exchange(process, ::getpid()) != ::getpid()) alarms.clear();
+    return alarms;
+  }
 };
 
 Spare& spare() {
@@ -27,7 +33,7 @@ Alarm::Taken Alarm::take() {
   {
     Spare& kept = spare();
     const std::lock_guard lock(kept.mutex);
-    if (!kept.alarms.empty()) {
+    if (!kept.own().empty()) {
       alarm.reset(kept.alarms.back());
       kept.alarms.pop_back();
     }
@@ -44,7 +50,7 @@ Alarm::Taken Alarm::take() {
 void Alarm::GiveBack::operator()(Alarm* alarm) const {
   Spare& kept = spare();
   const std::lock_guard lock(kept.mutex);
-  kept.alarms.push_back(alarm);
+  kept.own().push_back(alarm);
 }
 
 void Alarm::ring() const {

@@ -61,6 +61,7 @@ struct Link::Output {
   std::size_t front_sent_bytes = 0;  // of the first in the queue
   std::size_t queued_bytes = 0;
   bool is_writing = false;
+  bool has_news = false;      // for whoever writes: somebody else would have, just now
   bool is_corked = false;     // whoever reads answers several at once, and writes them together
   bool is_gathering = false;  // what is in the queue waits for more, not for room
   std::string failure;        // why nothing can be sent any more
@@ -187,7 +188,10 @@ Result<> Link::send(Message message, When when) {
 
 void Link::flush(std::unique_lock<std::mutex>& lock) {
   Output& output = *output_;
-  if (output.is_writing) return;
+  if (output.is_writing) {
+    output.has_news = true;
+    return;
+  }
   output.is_writing = true;
   output.is_gathering = false;
   bool waits_for_room = false;
@@ -201,6 +205,8 @@ void Link::flush(std::unique_lock<std::mutex>& lock) {
       waits_for_room = stream_->ask_for_room();
     }
     lock.lock();
+    // Perhaps that there is room: whoever took the signal could not write.
+    if (std::exchange(output.has_news, false)) waits_for_room = false;
     if (!written) {
       if (output.failure.empty()) output.failure = written.error().message;
     } else {

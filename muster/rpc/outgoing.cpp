@@ -13,6 +13,8 @@ namespace {
 
 // With so many requests under way, the next ones are sent together.
 constexpr int kGatherAbove = 8;
+// For a store to say where a worker is now. It may have gone with it.
+constexpr Duration kLookUpMax = std::chrono::seconds(5);
 
 }  // namespace
 
@@ -102,9 +104,10 @@ void Outgoing::help(internal::Waiter& waiter) {
   std::unique_lock lock(mutex_);
   const std::shared_ptr<Link> link = link_;
   SpinBudget spin = spin_;
+  // Before the agent can be gone.
+  const bool may_look = link && around_.link.hot != nullptr;
   lock.unlock();
   if (!link) return;
-  const bool may_look = around_.link.hot != nullptr;
   if (spin.wants_to_know(started)) spin.preempted(started, lost_to_others(started));
   // Of a large answer, each piece is waited for like a small one.
   std::uint64_t received = link->received_bytes();
@@ -123,12 +126,12 @@ void Outgoing::help(internal::Waiter& waiter) {
       since = last;
       is_looking = may_look;
     }
-    if (waiter.is_done()) return std::nullopt;
+    if (waiter.is_done() || last >= waiter.deadline()) return std::nullopt;
     if (is_looking && last - since < spin.at(last)) return Link::Pause();
     is_looking = false;
     // Here, and not in the future: the answer then wakes this thread, and no other before it.
     if (alarm == nullptr) alarm = waiter.set_alarm();
-    if (alarm == nullptr || last >= waiter.deadline()) return std::nullopt;
+    if (alarm == nullptr) return std::nullopt;
     return Link::Pause{alarm, waiter.deadline()};
   });
   lock.lock();
@@ -174,8 +177,11 @@ Task<void> Outgoing::connect() {
     }
   }
   if (!outcome) {
-    std::string name = known.info.name();
-    const Result<Member> fresh = co_await around_.look_up(std::move(name));
+    const TimePoint patience = around_.loop->now() + kLookUpMax;
+    Task<Result<Member>> asking = around_.look_up(known.info.name());
+    std::string text = "the store does not say where it is";
+    const Result<Member> fresh =
+        co_await with_deadline<Member>(*around_.loop, patience, std::move(asking), std::move(text));
     if (fresh && *fresh != known) {
       update(*fresh);
       outcome = co_await try_to_connect(*fresh);
@@ -194,6 +200,8 @@ Task<void> Outgoing::connect() {
   fail_waiting(is_dead() ? peer_died_text(peer, known.address)
                          : peer_lost_text(peer, outcome.error().message, std::nullopt));
   around_.suspect(known);
+  // The time for the next look may have passed meanwhile, when there was an attempt already.
+  if (look_) look_->set(suspicion_.next_look());
 }
 
 Task<Result<>> Outgoing::try_to_connect(Member member) {

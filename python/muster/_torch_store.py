@@ -120,6 +120,7 @@ def _prefix_of(store: dist.PrefixStore, underlying: muster_store.Store) -> str:
     """PyTorch does not tell it; so a key is put there, and looked for."""
     mark = f"muster-mark-{uuid.uuid4().hex}"
     store.set(mark, "")
+    store.get(mark)  # which is answered, unlike the other: now it is there for others as well
     try:
         for key in underlying.list_keys():
             if key.endswith("/" + mark):

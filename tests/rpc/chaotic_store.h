@@ -28,6 +28,7 @@ class ChaoticStore final : public store::Store {
       : loop_(loop), inner_(inner), random_(seed) {}
 
   std::uint64_t failures_per_thousand = 0;
+  Duration delay_min = Duration::zero();
   Duration delay_max = std::chrono::milliseconds(20);
 
   Task<Result<>> set(std::string key, std::string value) override {
@@ -106,7 +107,7 @@ class ChaoticStore final : public store::Store {
   TimePoint some_time() {
     const auto most = static_cast<std::uint64_t>(delay_max / std::chrono::milliseconds(1));
     const auto delay = std::chrono::milliseconds(random_.below(most + 1));
-    return std::chrono::ceil<std::chrono::milliseconds>(loop_.now()) + delay;
+    return std::chrono::ceil<std::chrono::milliseconds>(loop_.now() + delay_min) + delay;
   }
 
   template <typename T>

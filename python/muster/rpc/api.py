@@ -399,7 +399,10 @@ def _stop_at_exit():
     _log().warning(
         "the program ends without rpc.shutdown(); calls of other workers to this one fail"
     )
-    _record_what_ends_it()
+    try:
+        _record_what_ends_it()
+    except Exception as error:  # of the error's own, when it is asked for its text
+        _log().warning("what ends the program was not recorded: %r", error)
     try:
         _stop(graceful=False)
     except RuntimeError as error:
