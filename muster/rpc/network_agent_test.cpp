@@ -231,6 +231,29 @@ TEST_P(NetworkAgentTest, EndsCallsOnTimeWhileAllThreadsAreBusy) {
   for (const auto& one : blocking) EXPECT_TRUE(one.get());
 }
 
+TEST_P(NetworkAgentTest, WaitsNoLongerThanItWasToldWhateverElseComes) {
+  start(2);
+  Gate gate;
+  ASSERT_TRUE(workers[1]->functions.add("wait", [&] { return gate.pass(); }));
+  const auto slow = workers[0]->async<bool()>("worker1", std::nullopt, "wait");
+  // Answers for another thread come all the time, and for far longer than is waited.
+  std::atomic<bool> enough = false;
+  std::thread other([&] {
+    const TimePoint end = SystemClock().now() + 30s;
+    while (!enough && SystemClock().now() < end) {
+      EXPECT_EQ(workers[0]->call<Add>("worker1", "add inline", 1, 2).value(), 3);
+    }
+    EXPECT_TRUE(enough) << "the other thread did not come back before this one gave up";
+  });
+  for (int wait = 0; wait < 20; ++wait) {
+    EXPECT_EQ(slow.wait_until(SystemClock().now() + 5ms), nullptr);
+  }
+  enough = true;
+  other.join();
+  gate.open();
+  EXPECT_TRUE(slow.get());
+}
+
 // S73, and deeper than there are threads.
 TEST_P(NetworkAgentTest, CallsBackAndForthWithFewThreads) {
   workers.push_back(std::make_unique<Worker>());
