@@ -22,7 +22,10 @@ constexpr int kWeightMax = 32;
 constexpr Duration kRestMin = std::chrono::milliseconds(2);
 constexpr Duration kRestMax = std::chrono::seconds(1);
 
-constexpr int kLittle = 16;
+// Less than this part of the time is nothing: threads of one's own take some, too, and to be woken
+// takes longer than to wait for those. Where others want the processor all the time, it is far
+// more.
+constexpr int kLittle = 2;
 // Whoever has not asked for so long did not look meanwhile.
 constexpr Duration kStale = std::chrono::milliseconds(100);
 
@@ -92,7 +95,6 @@ Duration lost_to_others(TimePoint now) {
   if (usage.ru_nivcsw == last.switch_count) return Duration::zero();
   const Account before = std::exchange(last, {now, usage.ru_nivcsw, waited_for_processor()});
   const Duration lost = last.waited - before.waited;
-  // A little is lost to the kernel's own work everywhere.
   const Duration passed = now - before.asked;
   const bool is_known = before.switch_count >= 0 && passed < kStale;
   return is_known && lost > passed / kLittle ? lost : Duration::zero();
