@@ -4,7 +4,7 @@
 // thread that looks takes a processor, so it looks only while that has paid lately, never when what
 // it waits for takes long, and not when other threads need the processor.
 //
-// Pure: time is an argument. Owned by whoever waits; one thread at a time.
+// The class is pure: time is an argument. Owned by whoever waits; one thread at a time.
 #pragma once
 
 #include "muster/base/clock.h"
@@ -27,7 +27,7 @@ class SpinBudget {
   Duration at(TimePoint now) const { return now < rests_until_ ? Duration::zero() : budget_; }
   // What was waited for came after `total`; whether while looking, or in the sleep after it.
   void came(Duration total, bool while_looking);
-  // Once in a while, before it looks: true if it is time to ask `was_preempted`. A thread that
+  // Once in a while, before it looks: true if it is time to ask `lost_to_others`. A thread that
   // looks uses up its share of a processor, and then waits for it at any other moment.
   bool wants_to_know(TimePoint now);
   // The thread was taken off its processor for so long: others need it. It rests so much longer

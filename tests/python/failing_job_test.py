@@ -13,18 +13,21 @@ PACKAGE = os.environ.get("PYTHONPATH") or str(ROOT / "build" / "python")
 
 # worker1 fails while worker0 waits for it, and takes longer to end than worker0 does.
 PROGRAM = """
-import atexit, os, pathlib, sys, time
+import atexit, os, pathlib, select
 
 rank = int(os.environ["RANK"])
 folder = pathlib.Path(os.environ["FOLDER"])
 
 @atexit.register  # before that of RPC, so it runs after it
 def linger():
-    ends = time.monotonic() + 60
-    while rank == 1 and pathlib.Path("/proc", (folder / "pid").read_text()).exists():
-        if time.monotonic() > ends:
-            os._exit(9)
-        time.sleep(0.01)
+    if rank == 0:
+        return
+    try:
+        other = os.pidfd_open(int((folder / "pid").read_text()))
+    except ProcessLookupError:
+        return  # it has ended
+    if not select.select([other], [], [], 60)[0]:
+        os._exit(9)
 
 import muster.rpc as rpc
 
