@@ -294,20 +294,24 @@ TEST_F(LinkTest, LetsOneThreadReadAtATime) {
 }
 
 // A thread that sleeps on the link until something holds, or for so long that it never will. The
-// answer is whether it holds.
+// answer is whether it holds. Once there is one, it is the thread that reads: nobody else gets in
+// before it, nor closes a link that it has not come to yet.
 class Sleeper {
  public:
   Sleeper(Link& link, std::function<bool()> holds) {
     outcome_ = std::async(std::launch::async, [this, &link, holds = std::move(holds)] {
       const Alarm::Taken alarm = Alarm::take();
-      alarm_ = alarm.get();
-      alarm_.notify_one();
+      const auto begin = [&] {
+        if (alarm_.exchange(alarm.get()) == nullptr) alarm_.notify_one();
+      };
       const TimePoint deadline = SystemClock().now() + 60s;
       EXPECT_TRUE(link.read_while([&]() -> std::optional<Link::Pause> {
+        begin();
         if (holds() || SystemClock().now() >= deadline) return std::nullopt;
         ++sleep_count;
         return Link::Pause{alarm.get(), deadline};
       }));
+      begin();  // also if it was refused: that is a failure, not a reason to hang
       return holds();
     });
     alarm_.wait(nullptr);
