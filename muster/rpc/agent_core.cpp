@@ -120,7 +120,7 @@ void AgentCore::incoming_ended(ConnectionNumber number) {
   incoming_.erase(found);
   if (!from) return;
   later(kArrivesWithin, [this, number] { reception_->handler->on_connection_lost(number); });
-  if (is_static_) look_if_cut_off(from->name());
+  look_if_cut_off(from->name());
 }
 
 std::shared_ptr<Outgoing> AgentCore::outgoing_to(std::string_view name) const {
@@ -147,7 +147,7 @@ Task<Result<Member>> AgentCore::look_up(std::string name) {
 // ---- who is alive -------------------------------------------------------------------------------
 
 void AgentCore::look_if_cut_off(const std::string& name) {
-  if (name == self().name()) return;
+  if (!is_static_ || expects_departures_ || name == self().name()) return;
   for (const auto& [number, one] : incoming_) {
     if (one->from() != nullptr && one->from()->name() == name) return;
   }

@@ -102,6 +102,8 @@ class AgentCore final : private GroupEvents {
   // Whether answers are on their way.
   bool has_output() const;
 
+  // The group is over: who goes from now on is done, and nobody looks for it.
+  void expect_departures() { expects_departures_ = true; }
   // Nothing is answered any more.
   void stop_answering();
   // Ends all: connections close, calls fail with `reason`.
@@ -155,6 +157,7 @@ class AgentCore final : private GroupEvents {
   Timer expiry_;
   Timer tick_;
   bool is_static_ = false;
+  bool expects_departures_ = false;
   TaskScope late_;  // what is sent later, on purpose
 };
 

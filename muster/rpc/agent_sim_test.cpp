@@ -575,6 +575,18 @@ TEST(AgentSim, ADeathInAStaticGroupIsFoundThoughTheStoreIsGoneAsWell) {
   EXPECT_TRUE(world.is_told_of_loss(world.kCaller, world.kVictim, 30s));
 }
 
+TEST(AgentSim, NobodyLooksForAWorkerThatGoesWhenTheGroupIsOver) {
+  StaticWorld world;
+  for (const std::size_t other : {world.kCaller, world.kCalled}) {
+    world.worker(other).core().expect_departures();
+  }
+  world.crash(world.kVictim, sim::Crash::Loud);
+  world.loop().advance(1min);
+  EXPECT_EQ(world.worker(world.kCaller).lost_count(world.kVictim), 0);
+  EXPECT_EQ(world.worker(world.kCalled).lost_count(world.kVictim), 0);
+  world.start_again(world.kVictim);
+}
+
 TEST(AgentSim, ConnectionsThatAreCutDoNotMakeADeathHoweverOften) {
   StaticWorld world;
   for (int count = 0; count < 50; ++count) {

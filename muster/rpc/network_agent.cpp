@@ -204,7 +204,10 @@ void NetworkAgent::wait_for_peers_to_leave() {
 
 void NetworkAgent::end_group() {
   std::promise<void> ended;
-  on_loop([&] { tasks_.start(end_group_on_loop(ended)); });
+  on_loop([&] {
+    core_.expect_departures();
+    tasks_.start(end_group_on_loop(ended));
+  });
   ended.get_future().wait();
 }
 

@@ -11,6 +11,8 @@
 #include <cerrno>
 #include <sys/epoll.h>
 #include <sys/inotify.h>
+#include <system_error>
+#include <thread>
 #include <unistd.h>
 #include <utility>
 
@@ -25,13 +27,22 @@ constexpr std::uint32_t kEvents = IN_MODIFY | IN_MOVE_SELF | IN_ATTRIB;
 
 }  // namespace
 
+InotifyFd::~InotifyFd() {
+  if (!fd_.is_open()) return;
+  try {
+    std::thread([fd = std::move(fd_)] {}).detach();
+  } catch (const std::system_error&) {
+    // There is no thread to be had. If the descriptor is still here, it is closed now.
+  }
+}
+
 std::unique_ptr<ChangeSignal> NotifiedChangeSignal::create(net::EpollLoop& loop, Random& random,
                                                            TimedChangeSignal::Options options,
                                                            int file) {
-  Fd inotify(::inotify_init1(IN_NONBLOCK | IN_CLOEXEC));
+  InotifyFd inotify(Fd(::inotify_init1(IN_NONBLOCK | IN_CLOEXEC)));
   // By the descriptor: the path may lead to another file by now.
   const std::string path = fmt::format("/proc/self/fd/{}", file);
-  if (!inotify.is_open() || ::inotify_add_watch(inotify.get(), path.c_str(), kEvents) < 0) {
+  if (inotify.get() < 0 || ::inotify_add_watch(inotify.get(), path.c_str(), kEvents) < 0) {
     log::debug("store", "other processes' writes are noticed by looking only reason={}",
                describe_errno(errno));
     return nullptr;
@@ -41,7 +52,7 @@ std::unique_ptr<ChangeSignal> NotifiedChangeSignal::create(net::EpollLoop& loop,
 }
 
 NotifiedChangeSignal::NotifiedChangeSignal(net::EpollLoop& loop, Random& random,
-                                           TimedChangeSignal::Options options, Fd inotify)
+                                           TimedChangeSignal::Options options, InotifyFd inotify)
     : loop_(loop),
       random_(random),
       options_(options),

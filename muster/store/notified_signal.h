@@ -13,8 +13,22 @@
 
 #include <cstdint>
 #include <memory>
+#include <utility>
 
 namespace muster::store {
+
+// An inotify descriptor. To close one takes the kernel ten milliseconds and more, for which nobody
+// waits: a thread does so that does nothing else.
+class InotifyFd {
+ public:
+  explicit InotifyFd(Fd fd) : fd_(std::move(fd)) {}
+  InotifyFd(InotifyFd&&) = default;
+  ~InotifyFd();
+  int get() const { return fd_.get(); }
+
+ private:
+  Fd fd_;
+};
 
 class NotifiedChangeSignal final : public ChangeSignal {
  public:
@@ -37,7 +51,7 @@ class NotifiedChangeSignal final : public ChangeSignal {
   };
 
   NotifiedChangeSignal(net::EpollLoop& loop, Random& random, TimedChangeSignal::Options options,
-                       Fd inotify);
+                       InotifyFd inotify);
   void on_event();
   // Sets the timer, unless it is due earlier.
   void wake_at(TimePoint when);
@@ -51,7 +65,7 @@ class NotifiedChangeSignal final : public ChangeSignal {
   TimePoint due_ = kNever;
   Waiting* waiting_ = nullptr;
   Timer timer_;
-  Fd inotify_;
+  InotifyFd inotify_;
   net::FdWatch watch_;
 };
 
