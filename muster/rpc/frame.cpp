@@ -13,6 +13,9 @@ namespace {
 
 // Below this, a system call of its own costs more than the copy that it saves.
 constexpr std::size_t kDirectBytesMin = std::size_t{32} << 10U;
+// Buffers that have so much together begin at a multiple of the other.
+constexpr std::uint64_t kAlignedBytesMin = std::uint64_t{64} << 10U;
+constexpr std::size_t kAlignment = 64;
 // The control part grows as it arrives, at first by no more than this.
 constexpr std::size_t kControlReserveBytesMax = std::size_t{1} << 20U;
 
@@ -28,6 +31,12 @@ void put(std::string& out, Number number) {
   char bytes[sizeof number];
   std::memcpy(bytes, &number, sizeof number);
   out.append(bytes, sizeof number);
+}
+
+std::size_t gap_after(std::size_t control_bytes, std::size_t buffer_count, std::uint64_t total) {
+  if (total < kAlignedBytesMin) return 0;
+  const std::size_t before = kFrameHeadBytes + buffer_count * sizeof(std::uint64_t) + control_bytes;
+  return (kAlignment - before % kAlignment) % kAlignment;
 }
 
 bool can_be_sent(MessageType type) { return is_request(type) != is_response(type); }
@@ -73,9 +82,12 @@ Result<> check_frame(const Message& message, const FrameLimits& limits) {
 }
 
 std::string encode_head(const Message& message) {
+  std::uint64_t total = 0;
+  for (const Buffer& buffer : message.buffers) total += buffer.size();
+  const std::size_t gap = gap_after(message.payload.size(), message.buffers.size(), total);
   std::string out;
   out.reserve(kFrameHeadBytes + message.buffers.size() * sizeof(std::uint64_t) +
-              message.payload.size());
+              message.payload.size() + gap);
   put(out, static_cast<std::uint32_t>(message.payload.size()));
   put(out, static_cast<std::uint16_t>(message.type));
   put(out, static_cast<std::uint16_t>(message.buffers.size()));
@@ -84,6 +96,7 @@ std::string encode_head(const Message& message) {
     put(out, static_cast<std::uint64_t>(buffer.size()));
   }
   out += message.payload;
+  out.append(gap, '\0');
   return out;
 }
 
@@ -106,8 +119,11 @@ Result<> FrameReader::feed(std::span<const std::byte> bytes, std::vector<Message
         move_in(bytes, std::as_writable_bytes(std::span(sizes_)), sizes_bytes_);
         break;
       case Stage::Control: {
-        const std::size_t count = std::min(bytes.size(), control_bytes_ - control_come_bytes_);
-        message_.payload.append(reinterpret_cast<const char*>(bytes.data()), count);
+        const std::size_t missing = control_bytes_ - message_.payload.size();
+        message_.payload.append(reinterpret_cast<const char*>(bytes.data()),
+                                std::min(bytes.size(), missing));
+        const std::size_t count =
+            std::min(bytes.size(), control_bytes_ + gap_bytes_ - control_come_bytes_);
         control_come_bytes_ += count;
         bytes = bytes.subspan(count);
         break;
@@ -151,7 +167,7 @@ Result<> FrameReader::advance(std::vector<Message>& out) {
         if (auto checked = begin_buffers(); !checked) return checked;
         break;
       case Stage::Control:
-        if (control_come_bytes_ < control_bytes_) return {};
+        if (control_come_bytes_ < control_bytes_ + gap_bytes_) return {};
         stage_ = Stage::Buffers;
         if (auto next = next_buffer(); !next) return next;
         break;
@@ -207,6 +223,7 @@ Result<> FrameReader::begin_buffers() {
     }
     total += size;
   }
+  gap_bytes_ = gap_after(control_bytes_, sizes_.size(), total);
   message_.buffers.reserve(sizes_.size());
   stage_ = Stage::Control;
   return {};

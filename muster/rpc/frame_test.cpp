@@ -69,6 +69,23 @@ TEST(Frame, HasTheseBytes) {
   EXPECT_EQ(bytes_of(message), std::string(expected, sizeof expected - 1));
 }
 
+TEST(Frame, BeginsLargeBuffersAtAMultipleOf64Bytes) {
+  for (std::size_t control_bytes = 0; control_bytes <= 130; ++control_bytes) {
+    const Message message =
+        message_of(MessageType::ScriptCall, 1, std::string(control_bytes, 'c'), {60'000, 5536});
+    EXPECT_EQ(encode_head(message).size() % 64, 0U) << control_bytes;
+    EXPECT_LT(encode_head(message).size(), 16 + 2 * 8 + control_bytes + 64) << control_bytes;
+    FrameReader reader;
+    std::vector<Message> got;
+    ASSERT_TRUE(reader.feed(as_bytes(bytes_of(message)), got));
+    ASSERT_EQ(got.size(), 1U);
+    expect_same(got[0], message);
+    EXPECT_TRUE(reader.is_idle());
+  }
+  const Message smaller = message_of(MessageType::ScriptCall, 1, "c", {60'000, 5535});
+  EXPECT_EQ(encode_head(smaller).size(), 16U + 2 * 8 + 1);
+}
+
 TEST(Frame, BringsMessagesBackHoweverTheyAreCut) {
   const std::vector<Message> sent = several();
   std::string all;
@@ -192,6 +209,7 @@ TEST(Frame, TouchesNoMemoryThatIsOnlyAnnounced) {
   std::string bytes = encode_head(message_of(MessageType::ScriptCall, 1, "", {0}));
   const std::uint64_t size = std::uint64_t{1} << 30U;
   std::memcpy(bytes.data() + kFrameHeadBytes, &size, sizeof size);
+  bytes.resize(64);  // with the gap
   FrameReader reader;
   std::vector<Message> got;
   const auto fed = reader.feed(as_bytes(bytes), got);

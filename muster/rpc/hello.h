@@ -30,7 +30,7 @@ inline constexpr MessageType kCancel{0x1f4};
 
 inline constexpr std::uint64_t kHelloBytesMax = 4096;
 inline constexpr FrameLimits kHelloLimits{kHelloBytesMax, 0};
-inline constexpr std::uint32_t kProtocolVersion = 1;
+inline constexpr std::uint32_t kProtocolVersion = 2;
 
 struct Hello {
   std::string job;  // a secret of the group: who does not know it does not belong to it

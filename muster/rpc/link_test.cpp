@@ -8,6 +8,7 @@
 #include <atomic>
 #include <functional>
 #include <future>
+#include <netinet/in.h>
 #include <optional>
 #include <sys/socket.h>
 #include <thread>
@@ -26,7 +27,7 @@ class End final : public LinkEvents {
       : End(loop, std::make_unique<SocketStream>(std::move(socket)), std::move(options)) {}
   End(net::EpollLoop& loop, std::unique_ptr<Stream> stream, LinkOptions options) {
     options.peer = "worker1";
-    options.watch = watch_by(loop);
+    if (!options.watch) options.watch = watch_by(loop);
     link = Link::open(loop, std::move(stream), std::move(options), *this);
   }
   ~End() override {
@@ -279,20 +280,6 @@ TEST_F(LinkTest, LetsTheThreadThatWaitsReadByItself) {
   EXPECT_TRUE(run_until([&] { return left->messages.size() == 501; }));
 }
 
-TEST_F(LinkTest, LetsOneThreadReadAtATime) {
-  Echo echo(std::move(far_), {});
-  left.emplace(loop, std::move(near_), LinkOptions());
-  int looks = 0;
-  const auto always = looking_while([] { return true; });
-  EXPECT_TRUE(left->link->read_while(looking_while([&] {
-    const auto other = [&] { return left->link->read_while(always); };
-    EXPECT_FALSE(std::async(std::launch::async, other).get());
-    return ++looks < 2;
-  })));
-  left->link->close();
-  EXPECT_FALSE(left->link->read_while(always));
-}
-
 // A thread that sleeps on the link until something holds, or for so long that it never will. The
 // answer is whether it holds. Once there is one, it is the thread that reads: nobody else gets in
 // before it, nor closes a link that it has not come to yet.
@@ -325,6 +312,86 @@ class Sleeper {
   std::atomic<const Alarm*> alarm_ = nullptr;
   std::future<bool> outcome_;
 };
+
+// Tells what is asked of another watch.
+class ToldWatch final : public StreamWatch {
+ public:
+  ToldWatch(std::unique_ptr<StreamWatch> watch, std::atomic<std::uint32_t>& wanted)
+      : watch_(std::move(watch)), wanted_(wanted) {}
+  void want(std::uint32_t events) override {
+    wanted_ = events;
+    watch_->want(events);
+  }
+
+ private:
+  const std::unique_ptr<StreamWatch> watch_;
+  std::atomic<std::uint32_t>& wanted_;
+};
+
+TEST_F(LinkTest, WakesTheLoopForRoomOnlyIfNobodyElseLooks) {
+  std::atomic<std::uint32_t> wanted = 0;
+  LinkOptions options;
+  options.watch = [&, watch = watch_by(loop)](Stream& stream, std::function<void()> ready) {
+    return std::make_unique<ToldWatch>(watch(stream, std::move(ready)), wanted);
+  };
+  left.emplace(loop, std::move(near_), options);
+  const auto wants_room = [&] { return (wanted & EPOLLOUT) != 0; };
+  int looks = 0;
+  // The other side does not read.
+  ASSERT_TRUE(left->link->read_while(looking_while([&] {
+    if (looks == 0) {
+      EXPECT_TRUE(left->link->send(request(1, "large", std::size_t{8} << 20U)));
+      EXPECT_GT(left->link->queued_bytes(), 0U);
+    }
+    EXPECT_FALSE(wants_room());
+    return ++looks < 10;
+  })));
+  EXPECT_TRUE(wants_room());
+  Sleeper sleeper(*left->link, [&] { return left->link->is_lost(); });
+  EXPECT_TRUE(run_until([&] { return sleeper.sleep_count > 0 && wants_room(); }));
+  right.emplace(loop, std::move(far_), LinkOptions());
+  EXPECT_TRUE(run_until([&] { return right->messages.size() == 1; }));
+  right.reset();
+  EXPECT_TRUE(sleeper.get());
+}
+
+TEST(SocketStreamTest, BoundsWhatTheKernelHoldsOfAConnectionWithinTheHost) {
+  const auto room_of = [](const Fd& socket) {
+    int bytes = 0;
+    socklen_t size = sizeof bytes;
+    EXPECT_EQ(::getsockopt(socket.get(), SOL_SOCKET, SO_SNDBUF, &bytes, &size), 0);
+    return bytes;
+  };
+  const Fd listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof address;
+  auto* const any = reinterpret_cast<sockaddr*>(&address);
+  ASSERT_EQ(::bind(listener.get(), any, sizeof address), 0);
+  ASSERT_EQ(::listen(listener.get(), 1), 0);
+  ASSERT_EQ(::getsockname(listener.get(), any, &size), 0);
+  Fd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  ASSERT_EQ(::connect(socket.get(), any, size), 0);
+  const Fd copy(::dup(socket.get()));
+  const SocketStream stream(std::move(socket));
+  EXPECT_LE(room_of(copy), 1 << 20);
+  EXPECT_GE(room_of(copy), 1 << 18) << "or large messages take many turns";
+}
+
+TEST_F(LinkTest, LetsOneThreadReadAtATime) {
+  Echo echo(std::move(far_), {});
+  left.emplace(loop, std::move(near_), LinkOptions());
+  int looks = 0;
+  const auto always = looking_while([] { return true; });
+  EXPECT_TRUE(left->link->read_while(looking_while([&] {
+    const auto other = [&] { return left->link->read_while(always); };
+    EXPECT_FALSE(std::async(std::launch::async, other).get());
+    return ++looks < 2;
+  })));
+  left->link->close();
+  EXPECT_FALSE(left->link->read_while(always));
+}
 
 class SleepOnLinkTest : public LinkTest, public ::testing::WithParamInterface<const char*> {
  protected:
