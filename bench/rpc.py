@@ -31,6 +31,9 @@ MIB = 1024 * 1024
 IN_FLIGHT = 100
 PEERS_CONNECTED = 1000
 BUSY_PER_CORE = 2
+# On a busy machine most depends on the cores on which a pair happens to run, which differs from start
+# to start, threefold: a sample is the mean of so many.
+BUSY_STARTS = 5
 
 # Metric: (key of a measurement, unit, what is better, factor to the unit).
 METRICS = {
@@ -56,7 +59,7 @@ class Plan:
 
 FULL = Plan(
     seconds=0.4,
-    busy_seconds=0.5,
+    busy_seconds=0.3,
     idle_seconds=20.0,
     torch=True,
     threads=(4, 16),
@@ -168,6 +171,15 @@ def absolute_target(case, metric):
     return None
 
 
+def means(samples, count):
+    """Of each `count` samples in a row, one."""
+    groups = [samples[at : at + count] for at in range(0, len(samples), count)]
+    return [
+        {key: statistics.fmean(sample[key] for sample in group) for key in group[0]}
+        for group in groups
+    ]
+
+
 # ---- the comparison ---------------------------------------------------------------------------
 
 
@@ -221,7 +233,7 @@ class Comparison:
         )
         notes.append(
             f"busy machine: {BUSY_PER_CORE} processes a core that only use the processor, at the "
-            "same priority as all others"
+            f"same priority as all others; each sample is the mean of {BUSY_STARTS} starts"
         )
         notes.append(
             "bandwidth: of an echo, bytes both ways; of a stream and of memcpy, bytes moved once"
@@ -251,18 +263,22 @@ class Comparison:
         samples = {name: [] for name in names}
         broken = set()
         repetitions = self.plan.volume_repetitions if case.name == "echo" else REPETITIONS
+        starts = BUSY_STARTS if case.busy else 1
         with self.busy_processes(case):
-            for repetition in range(repetitions):
+            for repetition in range(repetitions * starts):
                 at = repetition % len(names)
                 for name in (*names[at:], *names[:at]):
-                    if name in broken or repetition >= self.contenders[name].repetitions_max:
+                    most = self.contenders[name].repetitions_max * starts
+                    if name in broken or repetition >= most:
                         continue
                     try:
                         samples[name].append(self.measure(name, case))
                     except CannotMeasure as error:
                         self.report.fail(f"{case.title} with {name}", error)
                         broken.add(name)
-        self.add_figures(case, {name: samples[name] for name in names if name not in broken})
+        self.add_figures(
+            case, {name: means(samples[name], starts) for name in names if name not in broken}
+        )
 
     def takes_part(self, name, case):
         contender = self.contenders[name]
