@@ -131,6 +131,12 @@ class Report:
     failures: list = dataclasses.field(default_factory=list)
     subject: str = "Muster"  # whose values the figures are
 
+    def __post_init__(self):
+        if self.machine["load_before"] > 0.5:
+            self.notes.append(
+                "CAUTION: the machine was busy before the run; figures and ratios are less certain"
+            )
+
     def as_json(self):
         return {
             "benchmark": self.benchmark,

@@ -134,10 +134,6 @@ class Comparison:
 
     def describe(self):
         notes = self.report.notes
-        if self.report.machine["load_before"] > 0.5:
-            notes.append(
-                "CAUTION: the machine was busy before the run; figures and ratios are less certain"
-            )
         notes.append("both libraries in the same interpreter, from the same program")
         notes.append("server and client on a core each" if self.cores.pinned else "one core")
 

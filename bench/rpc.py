@@ -216,10 +216,6 @@ class Comparison:
 
     def describe(self):
         cores, notes = self.cores, self.report.notes
-        if self.report.machine["load_before"] > 0.5:
-            notes.append(
-                "CAUTION: the machine was busy before the run; figures and ratios are less certain"
-            )
         notes.append(
             f"pinned: the server on core {min(cores.server)}, the client on core "
             f"{min(cores.client)}; any core: both on all of them"

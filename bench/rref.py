@@ -240,10 +240,6 @@ class Comparison:
 
     def describe(self):
         notes = self.report.notes
-        if self.report.machine["load_before"] > 0.5:
-            notes.append(
-                "CAUTION: the machine was busy before the run; figures and ratios are less certain"
-            )
         notes.append(
             "owner and user on a core each; where a third worker takes part, all of them on any"
             if self.cores.pinned

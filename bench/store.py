@@ -370,10 +370,6 @@ class Comparison:
     def describe(self):
         cores = self.cores
         notes = self.report.notes
-        if self.report.machine["load_before"] > 0.5:
-            notes.append(
-                "CAUTION: the machine was busy before the run; figures and ratios are less certain"
-            )
         notes.append(
             f"servers pinned to core {min(cores.server)}, load to core {min(cores.load)}; with "
             "more than one PyTorch client, both may use both"
