@@ -82,8 +82,10 @@ class Helper {
   // Returns when it is done, when the deadline has passed, or when it is better to sleep in the
   // future.
   virtual void help(Waiter& waiter) = 0;
-  // The thread had to sleep in the future after all; it waited that long.
-  virtual void slept(Duration total) = 0;
+  // The thread has to sleep in the future after all. And it was woken; it waited that long in all,
+  // or until its deadline.
+  virtual void sleeps() = 0;
+  virtual void slept(std::optional<Duration> total) = 0;
 };
 
 template <typename T>
@@ -105,6 +107,7 @@ struct FutureState {
   // The callbacks are then the caller's to run. Nothing if there was an outcome already.
   std::optional<Callbacks> settle(CallResult<T> result) {
     Callbacks waiting;
+    bool has_sleepers = false;
     {
       const std::lock_guard lock(mutex);
       if (outcome) return std::nullopt;
@@ -112,9 +115,11 @@ struct FutureState {
       waiting.swap(callbacks);
       if (!waiting.empty()) looked_at = true;
       is_set.store(true, std::memory_order_release);
-      if (sleeper_count > 0) condition.notify_all();
+      has_sleepers = sleeper_count > 0;
       if (alarm != nullptr) alarm->ring();
     }
+    // They need the mutex at once.
+    if (has_sleepers) condition.notify_all();
     return waiting;
   }
   bool set(CallResult<T> result) {
@@ -306,13 +311,14 @@ class Future {
       helper->help(waiter);
     }
     if (done()) return true;
+    if (helper) helper->sleeps();
     std::unique_lock lock(state_->mutex);
     ++state_->sleeper_count;
     const bool known =
         internal::wait_until(state_->condition, lock, deadline, [this] { return done(); });
     --state_->sleeper_count;
     lock.unlock();
-    if (helper && known) helper->slept(clock.now() - started);
+    if (helper) helper->slept(known ? std::optional(clock.now() - started) : std::nullopt);
     return known;
   }
 

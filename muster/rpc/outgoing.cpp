@@ -13,6 +13,8 @@ namespace {
 
 // With so many requests under way, the next ones are sent together.
 constexpr int kGatherAbove = 8;
+// For so long after a thread was woken, another one that calls takes it that more will be.
+constexpr Duration kCrowdedFor = std::chrono::milliseconds(1);
 // For a store to say where a worker is now. It may have gone with it.
 constexpr Duration kLookUpMax = std::chrono::seconds(5);
 
@@ -102,6 +104,7 @@ void Outgoing::help(internal::Waiter& waiter) {
   const SystemClock clock;
   const TimePoint started = clock.now();
   std::unique_lock lock(mutex_);
+  if (is_crowded(started)) return;
   const std::shared_ptr<Link> link = link_;
   SpinBudget spin = spin_;
   // Before the agent can be gone.
@@ -138,9 +141,27 @@ void Outgoing::help(internal::Waiter& waiter) {
   spin_ = spin;
 }
 
-void Outgoing::slept(Duration total) {
+// Where many threads call, the loop reads for all of them: one of them would have to hand that on
+// with each of its own answers, and the next one to be woken for it.
+bool Outgoing::is_crowded(TimePoint now) const {
+  // Others sleep, and not only for what takes long.
+  const Woken& other = woken_.thread == std::this_thread::get_id() ? woken_before_ : woken_;
+  return sleeper_count_ > 0 && now - other.when < kCrowdedFor;
+}
+
+void Outgoing::sleeps() {
   const std::lock_guard lock(mutex_);
-  spin_.came(total, false);
+  ++sleeper_count_;
+}
+
+void Outgoing::slept(std::optional<Duration> total) {
+  const std::lock_guard lock(mutex_);
+  --sleeper_count_;
+  if (!total) return;
+  spin_.came(*total, false);
+  const Woken woken{std::this_thread::get_id(), SystemClock().now()};
+  if (woken_.thread != woken.thread) woken_before_ = woken_;
+  woken_ = woken;
 }
 
 void Outgoing::timed_out(CallId id) {

@@ -27,6 +27,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace muster::rpc {
@@ -67,7 +68,8 @@ class Outgoing final : public LinkEvents,
   void submit(Message request, Duration timeout, TimePoint deadline,
               std::unique_ptr<CallSink> sink);
   void help(internal::Waiter& waiter) override;
-  void slept(Duration total) override;
+  void sleeps() override;
+  void slept(std::optional<Duration> total) override;
   void timed_out(CallId id) override;
 
   // It was started again somewhere else, or is the same.
@@ -100,6 +102,8 @@ class Outgoing final : public LinkEvents,
   Task<void> connect();
   Task<Result<>> try_to_connect(Member member);
   void connected();
+  // Requires: the lock.
+  bool is_crowded(TimePoint now) const;
   // The connection is lost, and the next one has another number: whoever calls from now on waits
   // for that. Requires: the lock.
   void let_go_of_link();
@@ -121,6 +125,15 @@ class Outgoing final : public LinkEvents,
   std::uint64_t sent_before_bytes_ = 0;  // by connections that are gone
   std::uint64_t received_before_bytes_ = 0;
   SpinBudget spin_;
+  // Threads that sleep in futures of this connection; the one that was woken last, and another one
+  // before it.
+  struct Woken {
+    std::thread::id thread;
+    TimePoint when;
+  };
+  int sleeper_count_ = 0;
+  Woken woken_{};
+  Woken woken_before_{};
 
   std::atomic<int> under_way_count_ = 0;  // requests on this connection, roughly
   std::atomic<bool> is_welcome_ = false;  // on the newest connection

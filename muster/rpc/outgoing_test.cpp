@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <functional>
 #include <future>
 #include <latch>
 #include <memory>
@@ -60,26 +61,23 @@ class HeldReader final : public internal::Waiter {
   std::latch& go_on_;
 };
 
-// While a connection goes down, a thread that reads from it may hold that up. Calls made meanwhile
-// must not lead to two attempts to connect, which would share what belongs to one.
-TEST(Outgoing, ConnectsOnceThoughCallsAreMadeWhileItsConnectionGoes) {
-  net::EpollLoop loop;
-  std::thread thread([&] { loop.run(); });
-  Calls calls([] {});
-  Pool pool("test", 1);
-  Streams streams;
-  std::atomic<PeerId> number = 1;
-  Surroundings around;
-  around.loop = &loop;
-  around.calls = &calls;
-  around.link.watch = watch_by(loop);
-  around.next_connection = [&] { return number++; };
-  around.open_stream = [&](Member) { return streams.open(); };
-  around.suspect = [](const Member&) {};
-  const auto info = WorkerInfo::create_member("worker1", 1).value();
-  const Member member{info, 2, "127.0.0.1:1", ""};
-  auto outgoing = std::make_shared<Outgoing>(around, info, 1, member);
-  const auto submit = [&] {
+class OutgoingTest : public ::testing::Test {
+ protected:
+  OutgoingTest() {
+    around.loop = &loop;
+    around.calls = &calls;
+    around.link.watch = watch_by(loop);
+    around.next_connection = [this] { return number++; };
+    around.open_stream = [this](Member) { return streams.open(); };
+    around.suspect = [](const Member&) {};
+    outgoing = std::make_shared<Outgoing>(around, info, 1, member);
+    thread = std::thread([this] { loop.run(); });
+  }
+  ~OutgoingTest() override {
+    loop.stop();
+    thread.join();
+  }
+  Future<Message> submit() {
     Promise<Message> promise;
     auto future = promise.future();
     const auto as_it_is = [](CallResult<Message> outcome) { return outcome; };
@@ -87,22 +85,41 @@ TEST(Outgoing, ConnectsOnceThoughCallsAreMadeWhileItsConnectionGoes) {
                      std::make_unique<PromiseSink<Message, decltype(as_it_is)>>(std::move(promise),
                                                                                 pool, as_it_is));
     return future;
-  };
-  const auto on_loop = [&](const std::function<void()>& work) {
+  }
+  void on_loop(const std::function<void()>& work) {
     std::promise<void> done;
     loop.post([&] {
       work();
       done.set_value();
     });
     done.get_future().wait();
-  };
+  }
+  void close() {
+    on_loop([&] { outgoing->close({CallErrorKind::Rejected, "the end", "", true}); });
+  }
 
+  net::EpollLoop loop;
+  Calls calls{[] {}};
+  Pool pool{"test", 1};
+  Streams streams;
+  std::atomic<PeerId> number = 1;
+  Surroundings around;
+  const WorkerInfo info = WorkerInfo::create_member("worker1", 1).value();
+  const Member member{info, 2, "127.0.0.1:1", ""};
+  std::shared_ptr<Outgoing> outgoing;
+  std::thread thread;
+};
+
+// While a connection goes down, a thread that reads from it may hold that up. Calls made meanwhile
+// must not lead to two attempts to connect, which would share what belongs to one.
+TEST_F(OutgoingTest, ConnectsOnceThoughCallsAreMadeWhileItsConnectionGoes) {
   auto first = submit();
   testing::RawConnection peer(streams.first.get_future().get());
   ASSERT_TRUE(peer.read());
   peer.send({kWelcome, 0, "", {}});
   ASSERT_TRUE(peer.read());
   // A thread that reads, and does not stop yet.
+  outgoing->sleeps();
   outgoing->slept(10us);
   std::latch reads(1);
   std::latch goes_on(1);
@@ -128,11 +145,54 @@ TEST(Outgoing, ConnectsOnceThoughCallsAreMadeWhileItsConnectionGoes) {
   on_loop([] {});
   on_loop([] {});
   EXPECT_EQ(streams.opened, 2) << "the first, and one more";
-  on_loop([&] { outgoing->close({CallErrorKind::Rejected, "the end", "", true}); });
+  close();
   EXPECT_FALSE(last.wait());
   for (const auto& one : meanwhile) EXPECT_FALSE(one.wait());
-  loop.stop();
-  thread.join();
+}
+
+// Done at once; tells whether anybody asked.
+class AskedWaiter final : public internal::Waiter {
+ public:
+  bool is_done() const override { return asked = true; }
+  TimePoint deadline() const override { return kNever; }
+  const Alarm* set_alarm() override { return nullptr; }
+
+  mutable bool asked = false;
+};
+
+TEST_F(OutgoingTest, LeavesTheReadingToTheLoopWhereManyThreadsCall) {
+  const auto call = submit();
+  testing::RawConnection peer(streams.first.get_future().get());
+  ASSERT_TRUE(peer.read());
+  peer.send({kWelcome, 0, "", {}});
+  ASSERT_TRUE(peer.read());
+  on_loop([] {});  // it reads no more
+  const auto reads = [&] {
+    AskedWaiter waiter;
+    outgoing->help(waiter);
+    return waiter.asked;
+  };
+  const auto another = [](const std::function<void()>& work) { std::thread(work).join(); };
+  const auto sleeps_shortly = [&] {
+    outgoing->sleeps();
+    outgoing->slept(10us);
+  };
+  EXPECT_TRUE(reads());
+  another([&] { outgoing->sleeps(); });
+  EXPECT_TRUE(reads()) << "what one thread waits for may take for ever";
+  sleeps_shortly();
+  EXPECT_TRUE(reads()) << "that was this thread itself";
+  // This one may be late for what it is to see, but not always.
+  bool is_left_to_the_loop = false;
+  for (int tries = 0; tries < 1000 && !is_left_to_the_loop; ++tries) {
+    another(sleeps_shortly);
+    is_left_to_the_loop = !reads();
+  }
+  EXPECT_TRUE(is_left_to_the_loop);
+  another([&] { outgoing->slept(std::nullopt); });
+  EXPECT_TRUE(reads()) << "nobody else is left";
+  close();
+  EXPECT_FALSE(call.wait());
 }
 
 }  // namespace
