@@ -58,7 +58,7 @@ nothing = contextlib.nullcontext
 def busy(options, count):
     """So many processes use the processor meanwhile. Not in sessions of their own: where the kernel
     shares the processor among sessions first, they have to count one by one."""
-    command = [options.build / "bench" / "rpc_raw", "client", "--case", "busy", "--seconds", 600]
+    command = [options.build / "bench" / "rpc_raw", "client", "--case", "busy", "--seconds", 3600]
     processes = [harness.start(command, stdout=subprocess.DEVNULL) for _ in range(count)]
     try:
         yield

@@ -1,4 +1,4 @@
-// The least that a call over TCP can cost: plain sockets, both sides asleep in epoll_wait, 32 bytes
+// The least that a call over TCP can cost: plain sockets, both sides asleep in epoll_wait, 64 bytes
 // there and back; and the same sockets carrying as much as they can.
 #pragma once
 

@@ -399,8 +399,8 @@ void Link::update_watch() {
     // signal is for another thread.
     if (sleeper_ == nullptr) events = EPOLLIN;
   } else {
-    // A thread that reads and is awake looks for room, too: the loop, if it were woken for it,
-    // would take its core.
+    // A thread that reads and has not slept yet looks for room, too: the loop, if it were woken for
+    // it, would take its core.
     const bool somebody_looks = !wants_bytes_ && sleeper_ == nullptr;
     events =
         (wants_bytes_ ? std::uint32_t{EPOLLIN} : 0) | (wants_room_ && !somebody_looks ? room : 0);

@@ -6,7 +6,7 @@
 //
 // In a static group it also finds out whether that worker has died; see Suspicion.
 //
-// `submit` and `help` from any thread, the rest on the agent's loop.
+// `submit`, `cut`, and those of Helper from any thread, the rest on the agent's loop.
 #pragma once
 
 #include "muster/base/clock.h"

@@ -13,7 +13,8 @@ namespace {
 
 // Within a host, nothing is on its way for long: what the kernel holds is what the reader has not
 // read yet, and as long as it is little it stays in the caches. A large message takes a quarter
-// less time than with the megabytes that the kernel comes to by itself. The kernel doubles it.
+// less time than with the megabytes that the kernel comes to by itself. The kernel doubles it,
+// and takes no more than net.core.wmem_max.
 constexpr int kSendBytesWithinHost = 512 * 1024;
 
 // Both ends of a TCP connection have the same address.

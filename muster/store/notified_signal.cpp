@@ -11,7 +11,6 @@
 #include <cerrno>
 #include <sys/epoll.h>
 #include <sys/inotify.h>
-#include <system_error>
 #include <thread>
 #include <unistd.h>
 #include <utility>
@@ -31,8 +30,8 @@ InotifyFd::~InotifyFd() {
   if (!fd_.is_open()) return;
   try {
     std::thread([fd = std::move(fd_)] {}).detach();
-  } catch (const std::system_error&) {
-    // There is no thread to be had. If the descriptor is still here, it is closed now.
+  } catch (...) {
+    // There is no thread to be had: with what it was to do, the descriptor was closed here.
   }
 }
 

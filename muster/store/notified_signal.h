@@ -18,7 +18,7 @@
 namespace muster::store {
 
 // An inotify descriptor. To close one takes the kernel ten milliseconds and more, for which nobody
-// waits: a thread does so that does nothing else.
+// waits: a thread does so that does nothing else. Until then it counts among the user's instances.
 class InotifyFd {
  public:
   explicit InotifyFd(Fd fd) : fd_(std::move(fd)) {}
