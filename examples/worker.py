@@ -17,7 +17,7 @@ import traceback
 def print_environment():
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT",
              "TORCHELASTIC_RESTART_COUNT", "MUSTER_ROUND")
-    print(*(f"{name}={os.environ.get(name, '')}" for name in names))
+    print(" ".join(f"{name}={os.environ.get(name, '')}" for name in names))
 
 
 def say_alive():

@@ -22,7 +22,9 @@ PATIENCE_SECONDS = 240
 ENVIRONMENT = {name: value for name, value in os.environ.items()
                if name not in ("PYTHONPATH", "MUSTER_BIN", "PYTHON_EXEC", "VIRTUAL_ENV")}
 
-# Every worker says from where it has the package, and what the other answers.
+# Every worker says from where it has the package, and what the other answers. It does so with one
+# write: the interpreter runs with -u, and `print` would write each word, and the line's end, by itself,
+# so that the lines of two workers could end up within one another.
 PROGRAM = """
 import os, sys
 import muster.rpc as rpc
@@ -30,7 +32,7 @@ import muster.rpc as rpc
 rank = int(os.environ["RANK"])
 rpc.init_rpc(f"worker{rank}", rank=rank, world_size=int(os.environ["WORLD_SIZE"]))
 answer = rpc.rpc_sync(f"worker{1 - rank}", divmod, args=(100 + rank, 7))
-print("answer", rank, answer, os.path.dirname(rpc.__file__), sys.executable, flush=True)
+sys.stdout.write(f"answer {rank} {answer} {os.path.dirname(rpc.__file__)} {sys.executable}\\n")
 rpc.shutdown()
 """
 
