@@ -29,6 +29,14 @@ constexpr int kLittle = 2;
 // Whoever has not asked for so long did not look meanwhile.
 constexpr Duration kStale = std::chrono::milliseconds(100);
 
+// When the calling thread last asked what it has lost.
+struct Account {
+  TimePoint asked;
+  long switch_count = -1;  // it has not asked yet
+  Duration waited = Duration::zero();
+};
+thread_local Account last;
+
 // By the calling thread, so far.
 Duration waited_for_processor() {
   const Fd file(::open("/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC));
@@ -41,6 +49,13 @@ Duration waited_for_processor() {
 }
 
 }  // namespace
+
+void Rest::begin(TimePoint now, Duration lost) {
+  const bool is_again = now - until_ < length_;
+  weight_ = is_again ? std::min(weight_ * 2, kWeightMax) : 1;
+  length_ = std::clamp(lost * kRestsPerLoss * weight_, kRestMin, kRestMax);
+  until_ = now + length_;
+}
 
 void SpinBudget::came(Duration total, bool while_looking) {
   if (while_looking) {
@@ -69,26 +84,19 @@ void SpinBudget::came(Duration total, bool while_looking) {
 bool SpinBudget::wants_to_know(TimePoint now) {
   if (at(now) == Duration::zero() || now - asked_ < kAskEvery) return false;
   // After a rest, what is told is what was lost in it.
-  is_account_open_ = asked_ >= rests_until_;
+  is_account_open_ = asked_ >= rest_.until();
   asked_ = now;
   return true;
 }
 
 void SpinBudget::preempted(TimePoint now, Duration lost) {
   if (lost == Duration::zero() || !is_account_open_) return;
-  const bool is_again = now - rests_until_ < rest_;
-  weight_ = is_again ? std::min(weight_ * 2, kWeightMax) : 1;
-  rest_ = std::clamp(lost * kRestsPerLoss * weight_, kRestMin, kRestMax);
-  rests_until_ = now + rest_;
+  rest_.begin(now, lost);
 }
 
+void forget_losses() { last = {}; }
+
 Duration lost_to_others(TimePoint now) {
-  struct Account {
-    TimePoint asked;
-    long switch_count = -1;  // it has not asked yet
-    Duration waited = Duration::zero();
-  };
-  thread_local Account last;
   rusage usage{};
   // Cheap, and mostly nothing has happened.
   if (::getrusage(RUSAGE_THREAD, &usage) != 0) return Duration::zero();

@@ -4,7 +4,7 @@
 // thread that looks takes a processor, so it looks only while that has paid lately, never when what
 // it waits for takes long, and not when other threads need the processor.
 //
-// The class is pure: time is an argument. Owned by whoever waits; one thread at a time.
+// The classes are pure: time is an argument. Owned by whoever waits; one thread at a time.
 #pragma once
 
 #include "muster/base/clock.h"
@@ -12,6 +12,20 @@
 #include <chrono>
 
 namespace muster {
+
+// How long to leave off what others have made expensive: so long that trying again costs little
+// even if it fails each time.
+class Rest {
+ public:
+  // So much was lost just now. Longer each time that it happens again soon after a rest.
+  void begin(TimePoint now, Duration lost);
+  TimePoint until() const { return until_; }
+
+ private:
+  int weight_ = 1;
+  TimePoint until_ = {};
+  Duration length_ = Duration::zero();
+};
 
 class SpinBudget {
  public:
@@ -24,14 +38,14 @@ class SpinBudget {
   static constexpr Duration kSuspicious = std::chrono::microseconds(60);
 
   // How long to look now; zero: sleep at once.
-  Duration at(TimePoint now) const { return now < rests_until_ ? Duration::zero() : budget_; }
+  Duration at(TimePoint now) const { return now < rest_.until() ? Duration::zero() : budget_; }
   // What was waited for came after `total`; whether while looking, or in the sleep after it.
   void came(Duration total, bool while_looking);
   // Once in a while, before it looks: true if it is time to ask `lost_to_others`. A thread that
   // looks uses up its share of a processor, and then waits for it at any other moment.
   bool wants_to_know(TimePoint now);
-  // The thread was taken off its processor for so long: others need it. It rests so much longer
-  // that looking costs little even if that happens each time. Zero: it was not.
+  // The thread was taken off its processor for so long: others need it, and it rests. Zero: it was
+  // not.
   void preempted(TimePoint now, Duration lost);
 
  private:
@@ -40,13 +54,13 @@ class SpinBudget {
   int skips_ = 0;   // how many waits to sleep through before it is tried again
   TimePoint asked_ = {};
   bool is_account_open_ = true;
-  int weight_ = 1;
-  TimePoint rests_until_ = {};
-  Duration rest_ = Duration::zero();
+  Rest rest_;
 };
 
 // For how long the calling thread, since it last asked, could have run and did not, since others
 // had its processor; zero if that was little, or if the system does not tell.
 Duration lost_to_others(TimePoint now);
+// What the calling thread has lost until now does not count: it let others run.
+void forget_losses();
 
 }  // namespace muster

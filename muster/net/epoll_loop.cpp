@@ -156,17 +156,20 @@ int EpollLoop::wait_for_events(epoll_event* events, int timeout) {
 }
 
 bool EpollLoop::look_for(Duration budget, epoll_event* events, int& count) {
-  const TimePoint started = clock_.now();
-  TimePoint now = started;
-  while (now - started < budget) {
+  TimePoint now = clock_.now();
+  Duration looked = Duration::zero();
+  while (looked < budget) {
     const bool found = look_();
     count = ::epoll_wait(epoll_.get(), events, kEventsMax, 0);
     if (count < 0) count = 0;
     const TimePoint before = std::exchange(now, clock_.now());
+    looked += now - before;
     // Or what was found took so long.
     const bool is_suspicious = now - before > SpinBudget::kSuspicious;
     const Duration lost = is_suspicious ? lost_to_others(now) : Duration::zero();
     spin_.preempted(now, lost);
+    give_way_();
+    now = clock_.now();
     if (found || count > 0) return true;
     if (lost > Duration::zero()) break;
   }

@@ -80,10 +80,13 @@ class EpollLoop final : public Loop {
   // From now on the loop looks for a while before it sleeps, as a SpinBudget decides. `look` is
   // called again and again meanwhile, for what epoll does not know of, and says whether it did
   // anything. `prepare` is called last, and says whether the loop may sleep; if not, `look` will
-  // find something.
-  void look_before_sleep(std::function<bool()> look, std::function<bool()> prepare) {
+  // find something. `give_way` is called after each look, and may let other threads run, see
+  // `forget_losses`.
+  void look_before_sleep(std::function<bool()> look, std::function<bool()> prepare,
+                         std::function<void()> give_way) {
     look_ = std::move(look);
     prepare_ = std::move(prepare);
+    give_way_ = std::move(give_way);
   }
 
   // What was posted after the last turn of `run`, on the thread that ends the loop: it may use what
@@ -122,6 +125,7 @@ class EpollLoop final : public Loop {
       nullptr;  // whose function runs now; nothing once that function has destroyed its watch
   std::function<bool()> look_;
   std::function<bool()> prepare_;
+  std::function<void()> give_way_;
   SpinBudget spin_;
   std::mutex posted_mutex_;
   std::vector<std::function<void()>> posted_;  // guarded by posted_mutex_

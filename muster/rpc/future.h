@@ -82,9 +82,9 @@ class Helper {
   // Returns when it is done, when the deadline has passed, or when it is better to sleep in the
   // future.
   virtual void help(Waiter& waiter) = 0;
-  // The thread has to sleep in the future after all. And it was woken; it waited that long in all,
-  // or until its deadline.
-  virtual void sleeps() = 0;
+  // The thread has to sleep in the future after all, unless what it waits for is done then. And it
+  // was woken; it waited that long in all, or until its deadline.
+  virtual void sleeps(const Waiter& waiter) = 0;
   virtual void slept(std::optional<Duration> total) = 0;
 };
 
@@ -309,9 +309,9 @@ class Future {
     if (helper) {
       StateWaiter waiter(*state_, deadline);
       helper->help(waiter);
+      if (done()) return true;
+      helper->sleeps(waiter);
     }
-    if (done()) return true;
-    if (helper) helper->sleeps();
     std::unique_lock lock(state_->mutex);
     ++state_->sleeper_count;
     const bool known =

@@ -1,6 +1,7 @@
 #include "muster/rpc/link.h"
 
 #include "muster/base/assert.h"
+#include "muster/rpc/crowd.h"
 #include "muster/rpc/hot_links.h"
 
 #include <fmt/format.h>
@@ -352,6 +353,7 @@ Link::Progress Link::read_some() {
       directly ? reader_.filled(*got, messages) : reader_.feed(into.first(*got), messages);
   const bool several = messages.size() > 1;
   if (several) {
+    if (options_.crowd) options_.crowd->notice(SystemClock().now());
     const std::lock_guard lock(output_->mutex);
     output_->is_corked = true;
   }

@@ -28,6 +28,7 @@
 
 namespace muster::rpc {
 
+class Crowd;
 class HotLinks;
 class Link;
 
@@ -55,6 +56,8 @@ struct LinkOptions {
   // Where a link goes on whose stream the loop can look at for less than it costs to be woken;
   // nothing: it always sleeps. Outlives the link.
   HotLinks* hot = nullptr;
+  // Told when several messages come at once; or nothing.
+  std::shared_ptr<Crowd> crowd{};
   // How the loop of the link looks at its stream.
   WatchStream watch{};
 };

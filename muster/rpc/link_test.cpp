@@ -1,5 +1,6 @@
 #include "muster/rpc/link.h"
 
+#include "muster/rpc/crowd.h"
 #include "muster/rpc/ring_stream.h"
 
 #include <gtest/gtest.h>
@@ -99,6 +100,26 @@ TEST_F(LinkTest, CarriesMessagesBothWaysInOrder) {
   }
   EXPECT_EQ(left->link->sent_bytes(), right->link->received_bytes());
   EXPECT_EQ(left->link->queued_bytes(), 0U);
+}
+
+TEST_F(LinkTest, MessagesThatComeTogetherAreOfACrowd) {
+  LinkOptions options;
+  options.crowd = std::make_shared<Crowd>();
+  connect(options);
+  const auto is_noticed = [&] {
+    // Once, at any time in the test.
+    return options.crowd->is_there(SystemClock().now() - 1h);
+  };
+  const auto send = [&](std::int64_t count) {
+    right->messages.clear();
+    for (std::int64_t id = 0; id < count; ++id) ASSERT_TRUE(left->link->send(request(id, "")));
+    ASSERT_TRUE(run_until([&] { return std::ssize(right->messages) == count; }));
+  };
+  send(1);
+  send(1);
+  EXPECT_FALSE(is_noticed());
+  send(2);
+  EXPECT_TRUE(is_noticed());
 }
 
 TEST_F(LinkTest, CarriesWhatIsFarLargerThanTheSocketTakes) {

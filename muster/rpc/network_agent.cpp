@@ -41,7 +41,10 @@ CoreOptions NetworkAgent::core_options() {
   core.connect_timeout = options_.connect_timeout;
   core.link.limits = options_.limits;
   core.link.queue_bytes_max = options_.queue_bytes_max;
-  if (options_.spins) core.link.hot = &hot_;
+  if (options_.spins) {
+    core.link.hot = &hot_;
+    core.link.crowd = crowd_;
+  }
   core.link.watch = watch_by(loop_);
   core.open_stream = [this](Member member) { return open_stream(std::move(member)); };
   if (options_.faults) core.faults = std::make_shared<Faults>(*options_.faults);
@@ -87,7 +90,8 @@ Task<Result<>> NetworkAgent::join(OpenStore open_store, TimePoint deadline) {
   if (auto listening = listen(); !listening) co_return listening;
   if (options_.spins) {
     loop_.look_before_sleep([this] { return hot_.poll(); },
-                            [this] { return hot_.prepare_to_sleep(); });
+                            [this] { return hot_.prepare_to_sleep(); },
+                            [this] { crowd_->give_way(); });
   }
   core_.begin();
   auto opened = co_await open_store(loop_);

@@ -11,6 +11,7 @@
 #include "muster/net/transport.h"
 #include "muster/rpc/agent.h"
 #include "muster/rpc/agent_core.h"
+#include "muster/rpc/crowd.h"
 #include "muster/rpc/faults.h"
 #include "muster/rpc/group.h"
 #include "muster/rpc/hot_links.h"
@@ -133,6 +134,7 @@ class NetworkAgent final : public Agent {
   Pool callbacks_;
   net::EpollLoop loop_;
   HotLinks hot_;
+  const std::shared_ptr<Crowd> crowd_ = std::make_shared<Crowd>();
   const SystemClock clock_;
   AgentCore core_;
   std::atomic<bool> is_running_ = false;

@@ -1,6 +1,7 @@
 #include "muster/rpc/outgoing.h"
 
 #include "muster/base/log.h"
+#include "muster/rpc/crowd.h"
 #include "muster/rpc/texts.h"
 
 #include <fmt/format.h>
@@ -15,6 +16,9 @@ namespace {
 constexpr int kGatherAbove = 8;
 // For so long after a thread was woken, another one that calls takes it that more will be.
 constexpr Duration kCrowdedFor = std::chrono::milliseconds(1);
+// So often it lets others run before it sleeps, and for so long if there are none.
+constexpr int kGivesWay = 16;
+constexpr Duration kGivesWayFor = std::chrono::microseconds(30);
 // For a store to say where a worker is now. It may have gone with it.
 constexpr Duration kLookUpMax = std::chrono::seconds(5);
 
@@ -25,6 +29,7 @@ Outgoing::Outgoing(const Surroundings& around, WorkerInfo self, std::uint64_t se
     : around_(around),
       self_(std::move(self)),
       self_incarnation_(self_incarnation),
+      crowd_(around.link.crowd),
       member_(std::move(member)),
       connection_(around.next_connection()) {}
 
@@ -104,7 +109,10 @@ void Outgoing::help(internal::Waiter& waiter) {
   const SystemClock clock;
   const TimePoint started = clock.now();
   std::unique_lock lock(mutex_);
-  if (is_crowded(started)) return;
+  if (is_crowded(started)) {
+    if (crowd_) crowd_->notice(started);
+    return;
+  }
   const std::shared_ptr<Link> link = link_;
   SpinBudget spin = spin_;
   // Before the agent can be gone.
@@ -149,9 +157,17 @@ bool Outgoing::is_crowded(TimePoint now) const {
   return sleeper_count_ > 0 && now - other.when < kCrowdedFor;
 }
 
-void Outgoing::sleeps() {
-  const std::lock_guard lock(mutex_);
-  ++sleeper_count_;
+void Outgoing::sleeps(const internal::Waiter& waiter) {
+  {
+    const std::lock_guard lock(mutex_);
+    ++sleeper_count_;
+  }
+  if (!crowd_) return;
+  const SystemClock clock;
+  const TimePoint ends = clock.now() + kGivesWayFor;
+  for (int times = 0; times < kGivesWay || clock.now() < ends; ++times) {
+    if (waiter.is_done() || !crowd_->give_way()) return;
+  }
 }
 
 void Outgoing::slept(std::optional<Duration> total) {

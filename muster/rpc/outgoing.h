@@ -68,7 +68,7 @@ class Outgoing final : public LinkEvents,
   void submit(Message request, Duration timeout, TimePoint deadline,
               std::unique_ptr<CallSink> sink);
   void help(internal::Waiter& waiter) override;
-  void sleeps() override;
+  void sleeps(const internal::Waiter& waiter) override;
   void slept(std::optional<Duration> total) override;
   void timed_out(CallId id) override;
 
@@ -112,6 +112,7 @@ class Outgoing final : public LinkEvents,
   const Surroundings& around_;
   const WorkerInfo self_;
   const std::uint64_t self_incarnation_;
+  const std::shared_ptr<Crowd> crowd_;  // may be nothing
 
   mutable std::mutex mutex_;  // guards what follows
   Member member_;

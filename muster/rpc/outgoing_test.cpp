@@ -1,5 +1,6 @@
 #include "muster/rpc/outgoing.h"
 
+#include "muster/rpc/crowd.h"
 #include "tests/rpc/raw_peer.h"
 
 #include <gtest/gtest.h>
@@ -61,12 +62,32 @@ class HeldReader final : public internal::Waiter {
   std::latch& go_on_;
 };
 
+// Done when it has been asked so often; tells how often it was.
+class AskedWaiter final : public internal::Waiter {
+ public:
+  explicit AskedWaiter(int asked_max = 1) : asked_max_(asked_max) {}
+  bool is_done() const override { return ++asked >= asked_max_; }
+  TimePoint deadline() const override { return kNever; }
+  const Alarm* set_alarm() override { return nullptr; }
+
+  mutable int asked = 0;
+
+ private:
+  const int asked_max_;
+};
+
+class StillClock final : public Clock {
+ public:
+  TimePoint now() const override { return TimePoint() + 1h; }
+};
+
 class OutgoingTest : public ::testing::Test {
  protected:
   OutgoingTest() {
     around.loop = &loop;
     around.calls = &calls;
     around.link.watch = watch_by(loop);
+    around.link.crowd = crowd;
     around.next_connection = [this] { return number++; };
     around.open_stream = [this](Member) { return streams.open(); };
     around.suspect = [](const Member&) {};
@@ -102,6 +123,7 @@ class OutgoingTest : public ::testing::Test {
   Calls calls{[] {}};
   Pool pool{"test", 1};
   Streams streams;
+  const std::shared_ptr<Crowd> crowd = std::make_shared<Crowd>(std::make_shared<StillClock>());
   std::atomic<PeerId> number = 1;
   Surroundings around;
   const WorkerInfo info = WorkerInfo::create_member("worker1", 1).value();
@@ -119,7 +141,7 @@ TEST_F(OutgoingTest, ConnectsOnceThoughCallsAreMadeWhileItsConnectionGoes) {
   peer.send({kWelcome, 0, "", {}});
   ASSERT_TRUE(peer.read());
   // A thread that reads, and does not stop yet.
-  outgoing->sleeps();
+  outgoing->sleeps(AskedWaiter());
   outgoing->slept(10us);
   std::latch reads(1);
   std::latch goes_on(1);
@@ -150,16 +172,6 @@ TEST_F(OutgoingTest, ConnectsOnceThoughCallsAreMadeWhileItsConnectionGoes) {
   for (const auto& one : meanwhile) EXPECT_FALSE(one.wait());
 }
 
-// Done at once; tells whether anybody asked.
-class AskedWaiter final : public internal::Waiter {
- public:
-  bool is_done() const override { return asked = true; }
-  TimePoint deadline() const override { return kNever; }
-  const Alarm* set_alarm() override { return nullptr; }
-
-  mutable bool asked = false;
-};
-
 TEST_F(OutgoingTest, LeavesTheReadingToTheLoopWhereManyThreadsCall) {
   const auto call = submit();
   testing::RawConnection peer(streams.first.get_future().get());
@@ -170,15 +182,15 @@ TEST_F(OutgoingTest, LeavesTheReadingToTheLoopWhereManyThreadsCall) {
   const auto reads = [&] {
     AskedWaiter waiter;
     outgoing->help(waiter);
-    return waiter.asked;
+    return waiter.asked > 0;
   };
   const auto another = [](const std::function<void()>& work) { std::thread(work).join(); };
   const auto sleeps_shortly = [&] {
-    outgoing->sleeps();
+    outgoing->sleeps(AskedWaiter());
     outgoing->slept(10us);
   };
   EXPECT_TRUE(reads());
-  another([&] { outgoing->sleeps(); });
+  another([&] { outgoing->sleeps(AskedWaiter()); });
   EXPECT_TRUE(reads()) << "what one thread waits for may take for ever";
   sleeps_shortly();
   EXPECT_TRUE(reads()) << "that was this thread itself";
@@ -193,6 +205,21 @@ TEST_F(OutgoingTest, LeavesTheReadingToTheLoopWhereManyThreadsCall) {
   EXPECT_TRUE(reads()) << "nobody else is left";
   close();
   EXPECT_FALSE(call.wait());
+}
+
+TEST_F(OutgoingTest, ThreadsOfACrowdGiveWayToOthersBeforeTheySleep) {
+  constexpr int kAnswered = 5;
+  AskedWaiter alone(kAnswered);
+  outgoing->sleeps(alone);
+  EXPECT_LT(alone.asked, 2) << "there was no crowd";
+  AskedWaiter answered(kAnswered);
+  crowd->notice(StillClock().now());
+  outgoing->sleeps(answered);
+  EXPECT_EQ(answered.asked, kAnswered) << "it need not sleep";
+  AskedWaiter waits(1'000'000'000);
+  outgoing->sleeps(waits);
+  EXPECT_GT(waits.asked, kAnswered) << "and has to in the end";
+  close();
 }
 
 }  // namespace

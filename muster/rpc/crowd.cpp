@@ -1,0 +1,30 @@
+#include "muster/rpc/crowd.h"
+
+#include <sched.h>
+#include <utility>
+
+namespace muster::rpc {
+
+bool Crowd::give_way() {
+  const TimePoint before = clock_->now();
+  if (!is_there(before)) return false;
+  ::sched_yield();
+  forget_losses();
+  const TimePoint now = clock_->now();
+  came_back(now, now - before);
+  return true;
+}
+
+void Crowd::came_back(TimePoint now, Duration after) {
+  if (after < kLate) return;
+  const std::lock_guard lock(mutex_);
+  if (now < rest_.until()) return;
+  const TimePoint late_before = std::exchange(late_, now);
+  // Others that come back at the same time tell of the same slice.
+  const bool is_another = now - after >= late_before;
+  if (!is_another || now - late_before > kSoon) return;
+  rest_.begin(now, after);
+  rests_until_.store(rest_.until(), std::memory_order_relaxed);
+}
+
+}  // namespace muster::rpc
