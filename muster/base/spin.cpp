@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdlib>
 #include <fcntl.h>
+#include <sched.h>
 #include <sys/resource.h>
 #include <unistd.h>
 #include <utility>
@@ -92,6 +93,30 @@ bool SpinBudget::wants_to_know(TimePoint now) {
 void SpinBudget::preempted(TimePoint now, Duration lost) {
   if (lost == Duration::zero() || !is_account_open_) return;
   rest_.begin(now, lost);
+}
+
+bool Moves::is_another_due(TimePoint now, Duration lost) {
+  if (now - first_ > kWithin) {
+    first_ = now;
+    count_ = 0;
+    lost_ = Duration::zero();
+  }
+  lost_ += lost;
+  return ++count_ <= kMax;
+}
+
+bool move_to_another_processor() {
+  cpu_set_t all;
+  // It fails where there are more processors than such a set can have.
+  if (::sched_getaffinity(0, sizeof all, &all) != 0) return false;
+  cpu_set_t others = all;
+  const int here = ::sched_getcpu();
+  if (here < 0) return false;
+  CPU_CLR(static_cast<unsigned int>(here), &others);
+  if (CPU_COUNT(&others) == 0 || ::sched_setaffinity(0, sizeof others, &others) != 0) return false;
+  ::sched_setaffinity(0, sizeof all, &all);
+  forget_losses();
+  return true;
 }
 
 void forget_losses() { last = {}; }

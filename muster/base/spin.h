@@ -57,10 +57,31 @@ class SpinBudget {
   Rest rest_;
 };
 
+// How often a thread moves to another processor before it takes it that others need all of them:
+// the system may leave it behind one that never sleeps, with another processor idle.
+class Moves {
+ public:
+  static constexpr int kMax = 8;
+  static constexpr Duration kWithin = std::chrono::milliseconds(100);
+
+  // So much was lost just now. False: it has moved often enough.
+  bool is_another_due(TimePoint now, Duration lost);
+  // On all of them.
+  Duration lost() const { return lost_; }
+
+ private:
+  TimePoint first_ = {};
+  int count_ = 0;
+  Duration lost_ = Duration::zero();
+};
+
 // For how long the calling thread, since it last asked, could have run and did not, since others
 // had its processor; zero if that was little, or if the system does not tell.
 Duration lost_to_others(TimePoint now);
 // What the calling thread has lost until now does not count: it let others run.
 void forget_losses();
+// Moves the calling thread, which may go on to all processors that it could use before. False if
+// there is only one.
+bool move_to_another_processor();
 
 }  // namespace muster

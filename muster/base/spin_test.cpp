@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <sched.h>
+#include <thread>
+
 namespace muster {
 namespace {
 
@@ -104,6 +107,55 @@ TEST(SpinBudget, RestsForFarLongerThanItLost) {
   for (int wait = 0; wait < 3; ++wait) spin.came(90us, false);
   spin.preempted(kStart, 4ms);
   EXPECT_GE(rest_after(spin, kStart), 100ms);
+}
+
+TEST(Moves, ItMovesAFewTimesAndThenNoneOfThemIsFree) {
+  Moves moves;
+  TimePoint now = kStart;
+  for (int times = 0; times < Moves::kMax; ++times) {
+    EXPECT_TRUE(moves.is_another_due(now, 3ms));
+    now += 4ms;
+  }
+  EXPECT_FALSE(moves.is_another_due(now, 3ms));
+  EXPECT_EQ(moves.lost(), (Moves::kMax + 1) * 3ms);
+  now += Moves::kWithin;
+  EXPECT_TRUE(moves.is_another_due(now, 1ms)) << "it may be different now";
+  EXPECT_EQ(moves.lost(), 1ms);
+}
+
+TEST(Moves, ItMovesAsOftenAsThatHelpsForAWhile) {
+  Moves moves;
+  for (int times = 0; times < 1000; ++times) {
+    EXPECT_TRUE(moves.is_another_due(kStart + times * Moves::kWithin / 4, 1ms));
+  }
+}
+
+// Which processors the calling thread may use.
+class Processors {
+ public:
+  Processors() { EXPECT_EQ(::sched_getaffinity(0, sizeof set_, &set_), 0); }
+  int count() const { return CPU_COUNT(&set_); }
+  bool operator==(const Processors& other) const { return CPU_EQUAL(&set_, &other.set_); }
+
+ private:
+  cpu_set_t set_{};
+};
+
+TEST(Moves, AThreadMayUseTheSameProcessorsAfterwards) {
+  const Processors before;
+  EXPECT_EQ(move_to_another_processor(), before.count() > 1);
+  EXPECT_EQ(Processors(), before);
+}
+
+TEST(Moves, AThreadThatMayUseOneProcessorStaysThere) {
+  std::thread([] {
+    cpu_set_t one{};
+    CPU_SET(static_cast<unsigned int>(::sched_getcpu()), &one);
+    ASSERT_EQ(::sched_setaffinity(0, sizeof one, &one), 0);
+    const Processors before;
+    EXPECT_FALSE(move_to_another_processor());
+    EXPECT_EQ(Processors(), before);
+  }).join();
 }
 
 }  // namespace

@@ -14,6 +14,8 @@ namespace muster::net {
 namespace {
 
 constexpr int kEventsMax = 512;
+// Together with what other threads take meanwhile.
+constexpr Duration kLookMax = std::chrono::milliseconds(5);
 
 // Milliseconds until `when`, rounded up so that a timer is never early.
 int milliseconds_until(TimePoint when, TimePoint now) {
@@ -139,41 +141,55 @@ void EpollLoop::run_in_background(std::function<void()> work) {
 int EpollLoop::wait_for_events(epoll_event* events, int timeout) {
   if (!look_ || timeout == 0) return ::epoll_wait(epoll_.get(), events, kEventsMax, timeout);
   const TimePoint started = clock_.now();
-  if (spin_.wants_to_know(started)) spin_.preempted(started, lost_to_others(started));
+  if (spin_.wants_to_know(started)) is_kept_from_looking(started);
   const Duration budget = spin_.at(started);
+  Duration waited = Duration::zero();
   int count = 0;
   // A timer that is due is not to wait until the look is over.
-  const bool may_look = budget > Duration::zero() && (timeout < 0 || timeout > 1);
-  if (may_look && look_for(budget, events, count)) {
-    spin_.came(clock_.now() - started, true);
+  const Duration left = std::chrono::milliseconds(timeout);
+  const TimePoint ends =
+      started + (timeout < 0 ? kLookMax : std::min(kLookMax, left - std::chrono::milliseconds(1)));
+  if (budget > Duration::zero() && look_for(budget, ends, waited, events, count)) {
+    spin_.came(waited, true);
     return count;
   }
+  const TimePoint slept = clock_.now();
+  if (timeout > 0) timeout = std::max(0, milliseconds_until(started + left, slept));
   const bool may_sleep = prepare_();
   if (!may_sleep) look_();
   count = ::epoll_wait(epoll_.get(), events, kEventsMax, may_sleep ? timeout : 0);
-  if (count > 0) spin_.came(clock_.now() - started, false);
+  if (count > 0) spin_.came(waited + (clock_.now() - slept), false);
   return count;
 }
 
-bool EpollLoop::look_for(Duration budget, epoll_event* events, int& count) {
+bool EpollLoop::look_for(Duration budget, TimePoint ends, Duration& looked, epoll_event* events,
+                         int& count) {
   TimePoint now = clock_.now();
-  Duration looked = Duration::zero();
-  while (looked < budget) {
+  bool has_given_way = false;
+  while (looked < budget && now < ends) {
     const bool found = look_();
     count = ::epoll_wait(epoll_.get(), events, kEventsMax, 0);
     if (count < 0) count = 0;
     const TimePoint before = std::exchange(now, clock_.now());
     looked += now - before;
     // Or what was found took so long.
-    const bool is_suspicious = now - before > SpinBudget::kSuspicious;
-    const Duration lost = is_suspicious ? lost_to_others(now) : Duration::zero();
-    spin_.preempted(now, lost);
-    give_way_();
-    now = clock_.now();
+    const bool is_suspicious = now - before > SpinBudget::kSuspicious && !has_given_way;
+    const bool is_kept = is_suspicious && is_kept_from_looking(now);
+    // Also when something has come: others may wait for what was found, or add to it.
+    has_given_way = give_way_();
     if (found || count > 0) return true;
-    if (lost > Duration::zero()) break;
+    if (is_kept) break;
+    now = clock_.now();
   }
   return false;
+}
+
+bool EpollLoop::is_kept_from_looking(TimePoint now) {
+  const Duration lost = lost_to_others(now);
+  if (lost == Duration::zero()) return false;
+  if (moves_.is_another_due(now, lost) && move_to_another_processor()) return false;
+  spin_.preempted(now, moves_.lost());
+  return true;
 }
 
 void EpollLoop::turn() {

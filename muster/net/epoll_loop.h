@@ -80,10 +80,11 @@ class EpollLoop final : public Loop {
   // From now on the loop looks for a while before it sleeps, as a SpinBudget decides. `look` is
   // called again and again meanwhile, for what epoll does not know of, and says whether it did
   // anything. `prepare` is called last, and says whether the loop may sleep; if not, `look` will
-  // find something. `give_way` is called after each look, and may let other threads run, see
-  // `forget_losses`.
+  // find something. `give_way` is called after a look, and may let other threads run; it says
+  // whether it did, see `forget_losses`. A thread that others keep from looking moves to another
+  // processor.
   void look_before_sleep(std::function<bool()> look, std::function<bool()> prepare,
-                         std::function<void()> give_way) {
+                         std::function<bool()> give_way) {
     look_ = std::move(look);
     prepare_ = std::move(prepare);
     give_way_ = std::move(give_way);
@@ -109,8 +110,12 @@ class EpollLoop final : public Loop {
   void turn();
   // Looks, then sleeps until `timeout`. As epoll_wait.
   int wait_for_events(epoll_event* events, int timeout);
-  // As epoll_wait without a timeout, again and again; true if there was something for `look_`.
-  bool look_for(Duration budget, epoll_event* events, int& count);
+  // As epoll_wait without a timeout, again and again; true if there was something, for `look_` or
+  // in `events`. Adds up in `looked` what this thread has used for it; others may run until it
+  // `ends`.
+  bool look_for(Duration budget, TimePoint ends, Duration& looked, epoll_event* events, int& count);
+  // Whether others need the processors, so that the loop rests from looking.
+  bool is_kept_from_looking(TimePoint now);
   void wake();
   void run_posted();
 
@@ -125,8 +130,9 @@ class EpollLoop final : public Loop {
       nullptr;  // whose function runs now; nothing once that function has destroyed its watch
   std::function<bool()> look_;
   std::function<bool()> prepare_;
-  std::function<void()> give_way_;
+  std::function<bool()> give_way_;
   SpinBudget spin_;
+  Moves moves_;
   std::mutex posted_mutex_;
   std::vector<std::function<void()>> posted_;  // guarded by posted_mutex_
   std::atomic<bool> stopping_ = false;

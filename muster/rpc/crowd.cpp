@@ -18,11 +18,11 @@ bool Crowd::give_way() {
 void Crowd::came_back(TimePoint now, Duration after) {
   if (after < kLate) return;
   const std::lock_guard lock(mutex_);
-  if (now < rest_.until()) return;
+  const TimePoint began = now - after;
+  // Others that waited for the end of the same slice tell of it again.
+  if (now < rest_.until() || began < late_) return;
   const TimePoint late_before = std::exchange(late_, now);
-  // Others that come back at the same time tell of the same slice.
-  const bool is_another = now - after >= late_before;
-  if (!is_another || now - late_before > kSoon) return;
+  if (began - late_before > kSoon) return;
   rest_.begin(now, after);
   rests_until_.store(rest_.until(), std::memory_order_relaxed);
 }

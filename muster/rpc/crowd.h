@@ -1,5 +1,5 @@
-// Crowd: many threads make calls at the same time, or wait for their answers, and outnumber the
-// processors.
+// Crowd: many threads make calls at the same time and wait for their answers, here or at the other
+// end; probably more than there are processors.
 //
 // Whoever waits then lets the others run (`give_way`) a few times before it sleeps. Among them is
 // the thread that brings about what it waits for: the processor is handed from one to the next,
@@ -28,10 +28,10 @@ class Crowd {
  public:
   // For so long after it was last noticed it is there.
   static constexpr Duration kStays = std::chrono::milliseconds(1);
-  // Threads that make calls give the processor back sooner than this, also when there are dozens.
+  // Threads that make calls give the processor back sooner than this, also when dozens share it.
   static constexpr Duration kLate = std::chrono::microseconds(500);
 
-  // It happens now and then on every machine. Twice in such a time it does where others run.
+  // It happens now and then on every machine. So soon again it does where others run.
   static constexpr Duration kSoon = std::chrono::milliseconds(20);
 
   explicit Crowd(std::shared_ptr<const Clock> clock = std::make_shared<SystemClock>())

@@ -66,9 +66,29 @@ TEST(Crowd, RestsWhereOthersTakeSlicesAndLongerEachTime) {
   EXPECT_LT(rest_after(crowd, now), before) << "that was long ago";
 }
 
+TEST(Crowd, RestsHoweverLongTheSlicesAre) {
+  Crowd crowd;
+  crowd.came_back(kStart, 5 * Crowd::kSoon);
+  const TimePoint end = kStart + 5 * Crowd::kSoon;
+  crowd.came_back(end, 5 * Crowd::kSoon);
+  EXPECT_GT(rest_after(crowd, end), 100ms);
+}
+
+// Two threads take turns with a third that takes slices: each tells of the slice of the other, too.
+TEST(Crowd, RestsThoughSlicesAreToldOfAgainAndAgain) {
+  Crowd crowd;
+  TimePoint now = kStart;
+  for (int turns = 0; turns < 4; ++turns) {
+    now += 3ms;
+    crowd.came_back(now, 3ms);
+    crowd.came_back(now + 10us, 3ms);
+  }
+  EXPECT_GT(rest_after(crowd, now), 50ms);
+}
+
 TEST(Crowd, GoesOnThoughASliceIsLostNowAndThen) {
   Crowd crowd;
-  for (TimePoint now = kStart; now < kStart + 1s; now += Crowd::kSoon + 1ms) {
+  for (TimePoint now = kStart; now < kStart + 1s; now += Crowd::kSoon + 4ms) {
     crowd.came_back(now, 3ms);
     crowd.notice(now);
     EXPECT_TRUE(crowd.is_there(now));

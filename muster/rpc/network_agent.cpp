@@ -91,7 +91,7 @@ Task<Result<>> NetworkAgent::join(OpenStore open_store, TimePoint deadline) {
   if (options_.spins) {
     loop_.look_before_sleep([this] { return hot_.poll(); },
                             [this] { return hot_.prepare_to_sleep(); },
-                            [this] { crowd_->give_way(); });
+                            [this] { return crowd_->give_way(); });
   }
   core_.begin();
   auto opened = co_await open_store(loop_);

@@ -164,9 +164,11 @@ void Outgoing::sleeps(const internal::Waiter& waiter) {
   }
   if (!crowd_) return;
   const SystemClock clock;
-  const TimePoint ends = clock.now() + kGivesWayFor;
-  for (int times = 0; times < kGivesWay || clock.now() < ends; ++times) {
-    if (waiter.is_done() || !crowd_->give_way()) return;
+  TimePoint now = clock.now();
+  const TimePoint ends = now + kGivesWayFor;
+  for (int times = 0; times < kGivesWay || now < ends; ++times) {
+    if (waiter.is_done() || now >= waiter.deadline() || !crowd_->give_way()) return;
+    now = clock.now();
   }
 }
 

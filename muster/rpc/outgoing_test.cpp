@@ -65,15 +65,17 @@ class HeldReader final : public internal::Waiter {
 // Done when it has been asked so often; tells how often it was.
 class AskedWaiter final : public internal::Waiter {
  public:
-  explicit AskedWaiter(int asked_max = 1) : asked_max_(asked_max) {}
+  explicit AskedWaiter(int asked_max = 1, TimePoint deadline = kNever)
+      : asked_max_(asked_max), deadline_(deadline) {}
   bool is_done() const override { return ++asked >= asked_max_; }
-  TimePoint deadline() const override { return kNever; }
+  TimePoint deadline() const override { return deadline_; }
   const Alarm* set_alarm() override { return nullptr; }
 
   mutable int asked = 0;
 
  private:
   const int asked_max_;
+  const TimePoint deadline_;
 };
 
 class StillClock final : public Clock {
@@ -219,6 +221,9 @@ TEST_F(OutgoingTest, ThreadsOfACrowdGiveWayToOthersBeforeTheySleep) {
   AskedWaiter waits(1'000'000'000);
   outgoing->sleeps(waits);
   EXPECT_GT(waits.asked, kAnswered) << "and has to in the end";
+  AskedWaiter has_no_time(kAnswered, SystemClock().now());
+  outgoing->sleeps(has_no_time);
+  EXPECT_LT(has_no_time.asked, 2);
   close();
 }
 
