@@ -95,14 +95,14 @@ void SpinBudget::preempted(TimePoint now, Duration lost) {
   rest_.begin(now, lost);
 }
 
-bool Moves::is_another_due(TimePoint now, Duration lost) {
+bool Moves::is_another_due(TimePoint now, Loss lost) {
   if (now - first_ > kWithin) {
     first_ = now;
     count_ = 0;
     lost_ = Duration::zero();
   }
-  lost_ += lost;
-  return ++count_ <= kMax;
+  lost_ += lost.total;
+  return ++count_ <= kMax && lost.each < kSlice;
 }
 
 bool move_to_another_processor() {
@@ -121,16 +121,17 @@ bool move_to_another_processor() {
 
 void forget_losses() { last = {}; }
 
-Duration lost_to_others(TimePoint now) {
+Loss lost_to_others(TimePoint now) {
   rusage usage{};
   // Cheap, and mostly nothing has happened.
-  if (::getrusage(RUSAGE_THREAD, &usage) != 0) return Duration::zero();
-  if (usage.ru_nivcsw == last.switch_count) return Duration::zero();
+  if (::getrusage(RUSAGE_THREAD, &usage) != 0) return {};
+  if (usage.ru_nivcsw == last.switch_count) return {};
   const Account before = std::exchange(last, {now, usage.ru_nivcsw, waited_for_processor()});
   const Duration lost = last.waited - before.waited;
   const Duration passed = now - before.asked;
   const bool is_known = before.switch_count >= 0 && passed < kStale;
-  return is_known && lost > passed / kLittle ? lost : Duration::zero();
+  if (!is_known || lost <= passed / kLittle) return {};
+  return {lost, lost / std::max(1L, last.switch_count - before.switch_count)};
 }
 
 }  // namespace muster

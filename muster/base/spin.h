@@ -57,15 +57,24 @@ class SpinBudget {
   Rest rest_;
 };
 
+// What others have taken from a thread that could have run.
+struct Loss {
+  Duration total = Duration::zero();
+  Duration each = Duration::zero();  // time that it was taken off its processor, on average
+};
+
 // How often a thread moves to another processor before it takes it that others need all of them:
 // the system may leave it behind one that never sleeps, with another processor idle.
 class Moves {
  public:
   static constexpr int kMax = 8;
+  // Longer than a thread takes that sleeps again, or looks for something itself.
+  static constexpr Duration kSlice = std::chrono::microseconds(500);
   static constexpr Duration kWithin = std::chrono::milliseconds(100);
 
-  // So much was lost just now. False: it has moved often enough.
-  bool is_another_due(TimePoint now, Duration lost);
+  // So much was lost just now. False: it has moved often enough; or a program that computes has the
+  // processor, for a whole slice each time, and will be on others, too.
+  bool is_another_due(TimePoint now, Loss lost);
   // On all of them.
   Duration lost() const { return lost_; }
 
@@ -75,9 +84,8 @@ class Moves {
   Duration lost_ = Duration::zero();
 };
 
-// For how long the calling thread, since it last asked, could have run and did not, since others
-// had its processor; zero if that was little, or if the system does not tell.
-Duration lost_to_others(TimePoint now);
+// Since the calling thread last asked; nothing if that was little, or if the system does not tell.
+Loss lost_to_others(TimePoint now);
 // What the calling thread has lost until now does not count: it let others run.
 void forget_losses();
 // Moves the calling thread, which may go on to all processors that it could use before. False if

@@ -113,21 +113,27 @@ TEST(Moves, ItMovesAFewTimesAndThenNoneOfThemIsFree) {
   Moves moves;
   TimePoint now = kStart;
   for (int times = 0; times < Moves::kMax; ++times) {
-    EXPECT_TRUE(moves.is_another_due(now, 3ms));
+    EXPECT_TRUE(moves.is_another_due(now, {3ms, 100us}));
     now += 4ms;
   }
-  EXPECT_FALSE(moves.is_another_due(now, 3ms));
+  EXPECT_FALSE(moves.is_another_due(now, {3ms, 100us}));
   EXPECT_EQ(moves.lost(), (Moves::kMax + 1) * 3ms);
   now += Moves::kWithin;
-  EXPECT_TRUE(moves.is_another_due(now, 1ms)) << "it may be different now";
+  EXPECT_TRUE(moves.is_another_due(now, {1ms, 100us})) << "it may be different now";
   EXPECT_EQ(moves.lost(), 1ms);
 }
 
 TEST(Moves, ItMovesAsOftenAsThatHelpsForAWhile) {
   Moves moves;
   for (int times = 0; times < 1000; ++times) {
-    EXPECT_TRUE(moves.is_another_due(kStart + times * Moves::kWithin / 4, 1ms));
+    EXPECT_TRUE(moves.is_another_due(kStart + times * Moves::kWithin / 4, {1ms, 100us}));
   }
+}
+
+TEST(Moves, ItStaysWhereAProgramThatComputesHasTheProcessor) {
+  Moves moves;
+  EXPECT_FALSE(moves.is_another_due(kStart, {3ms, 3ms}));
+  EXPECT_EQ(moves.lost(), 3ms);
 }
 
 // Which processors the calling thread may use.
