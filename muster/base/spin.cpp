@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <climits>
 #include <cstdlib>
 #include <fcntl.h>
 #include <sched.h>
@@ -16,7 +17,7 @@ namespace {
 
 constexpr Duration kFirst = std::chrono::microseconds(20);
 constexpr int kMissesMax = 4;
-constexpr int kSkips = 64;
+constexpr int kSkipsMax = 1024;
 constexpr Duration kAskEvery = std::chrono::milliseconds(1);
 constexpr int kRestsPerLoss = 32;
 constexpr int kWeightMax = 32;
@@ -27,6 +28,8 @@ constexpr Duration kRestMax = std::chrono::seconds(1);
 // takes longer than to wait for those. Where others want the processor all the time, it is far
 // more.
 constexpr int kLittle = 2;
+// Where more threads want to run than there are processors, much will be lost again.
+constexpr Duration kLostWhereShort = std::chrono::milliseconds(8);
 // Whoever has not asked for so long did not look meanwhile.
 constexpr Duration kStale = std::chrono::milliseconds(100);
 
@@ -37,6 +40,32 @@ struct Account {
   Duration waited = Duration::zero();
 };
 thread_local Account last;
+thread_local TimePoint gave_way = {};
+
+// Of the whole machine: those that run, or could if there was a processor.
+int running_thread_count() {
+  const Fd file(::open("/proc/loadavg", O_RDONLY | O_CLOEXEC));
+  std::array<char, 128> text{};
+  if (!file.is_open() || ::read(file.get(), text.data(), text.size() - 1) <= 0) return INT_MAX;
+  // Three averages, then those that run / all there are.
+  char* rest = text.data();
+  for (int averages = 0; averages < 3; ++averages) std::strtod(rest, &rest);
+  return static_cast<int>(std::strtol(rest, &rest, 10));
+}
+
+// Those that the calling thread may use; none where there are more than such a set can have.
+cpu_set_t own_processors() {
+  cpu_set_t set{};
+  if (::sched_getaffinity(0, sizeof set, &set) != 0) CPU_ZERO(&set);
+  return set;
+}
+
+// More threads want to run than there are; one more may be about to sleep. Otherwise one of them is
+// idle, now or soon, when two threads share another.
+bool are_processors_short() {
+  const cpu_set_t own = own_processors();
+  return running_thread_count() > CPU_COUNT(&own) + 1;
+}
 
 // By the calling thread, so far.
 Duration waited_for_processor() {
@@ -61,6 +90,7 @@ void Rest::begin(TimePoint now, Duration lost) {
 void SpinBudget::came(Duration total, bool while_looking) {
   if (while_looking) {
     misses_ = 0;
+    next_skips_ = kSkipsMin;
     return;
   }
   if (total > kNear) {
@@ -76,7 +106,7 @@ void SpinBudget::came(Duration total, bool while_looking) {
     // It always takes a little longer than we look.
     budget_ = Duration::zero();
     misses_ = 0;
-    skips_ = kSkips;
+    skips_ = std::exchange(next_skips_, std::min(2 * next_skips_, kSkipsMax));
     return;
   }
   budget_ = std::clamp(budget_ * 2, kFirst, kLongest);
@@ -95,43 +125,45 @@ void SpinBudget::preempted(TimePoint now, Duration lost) {
   rest_.begin(now, lost);
 }
 
-bool Moves::is_another_due(TimePoint now, Loss lost) {
+bool Moves::is_another_due(TimePoint now, Duration lost) {
   if (now - first_ > kWithin) {
     first_ = now;
     count_ = 0;
     lost_ = Duration::zero();
   }
-  lost_ += lost.total;
-  return ++count_ <= kMax && lost.each < kSlice;
+  lost_ += lost;
+  return ++count_ <= kMax;
 }
 
 bool move_to_another_processor() {
-  cpu_set_t all;
-  // It fails where there are more processors than such a set can have.
-  if (::sched_getaffinity(0, sizeof all, &all) != 0) return false;
+  const cpu_set_t all = own_processors();
   cpu_set_t others = all;
   const int here = ::sched_getcpu();
-  if (here < 0) return false;
+  if (here < 0 || are_processors_short()) return false;
   CPU_CLR(static_cast<unsigned int>(here), &others);
   if (CPU_COUNT(&others) == 0 || ::sched_setaffinity(0, sizeof others, &others) != 0) return false;
   ::sched_setaffinity(0, sizeof all, &all);
-  forget_losses();
   return true;
 }
 
-void forget_losses() { last = {}; }
+void forget_losses(TimePoint now) {
+  last = {};
+  gave_way = now;
+}
 
-Loss lost_to_others(TimePoint now) {
+Duration lost_to_others(TimePoint now) {
   rusage usage{};
   // Cheap, and mostly nothing has happened.
-  if (::getrusage(RUSAGE_THREAD, &usage) != 0) return {};
-  if (usage.ru_nivcsw == last.switch_count) return {};
+  if (::getrusage(RUSAGE_THREAD, &usage) != 0) return Duration::zero();
+  if (usage.ru_nivcsw == last.switch_count) return Duration::zero();
   const Account before = std::exchange(last, {now, usage.ru_nivcsw, waited_for_processor()});
   const Duration lost = last.waited - before.waited;
   const Duration passed = now - before.asked;
   const bool is_known = before.switch_count >= 0 && passed < kStale;
-  if (!is_known || lost <= passed / kLittle) return {};
-  return {lost, lost / std::max(1L, last.switch_count - before.switch_count)};
+  if (!is_known || lost <= passed / kLittle) return Duration::zero();
+  // Those to whom it gave way want to run, too.
+  const bool is_lasting = now - gave_way > kStale && are_processors_short();
+  return is_lasting ? std::max(lost, kLostWhereShort) : lost;
 }
 
 }  // namespace muster

@@ -49,32 +49,26 @@ class SpinBudget {
   void preempted(TimePoint now, Duration lost);
 
  private:
+  static constexpr int kSkipsMin = 64;
+
   Duration budget_ = Duration::zero();
   int misses_ = 0;  // of the longest looks, in a row
   int skips_ = 0;   // how many waits to sleep through before it is tried again
+  int next_skips_ = kSkipsMin;
   TimePoint asked_ = {};
   bool is_account_open_ = true;
   Rest rest_;
 };
 
-// What others have taken from a thread that could have run.
-struct Loss {
-  Duration total = Duration::zero();
-  Duration each = Duration::zero();  // time that it was taken off its processor, on average
-};
-
-// How often a thread moves to another processor before it takes it that others need all of them:
-// the system may leave it behind one that never sleeps, with another processor idle.
+// How often a thread moves to another processor before it takes it that this does not help: the
+// system may leave it behind one that never sleeps, with another processor idle.
 class Moves {
  public:
   static constexpr int kMax = 8;
-  // Longer than a thread takes that sleeps again, or looks for something itself.
-  static constexpr Duration kSlice = std::chrono::microseconds(500);
   static constexpr Duration kWithin = std::chrono::milliseconds(100);
 
-  // So much was lost just now. False: it has moved often enough; or a program that computes has the
-  // processor, for a whole slice each time, and will be on others, too.
-  bool is_another_due(TimePoint now, Loss lost);
+  // So much was lost just now. False: it has moved often enough.
+  bool is_another_due(TimePoint now, Duration lost);
   // On all of them.
   Duration lost() const { return lost_; }
 
@@ -84,12 +78,14 @@ class Moves {
   Duration lost_ = Duration::zero();
 };
 
-// Since the calling thread last asked; nothing if that was little, or if the system does not tell.
-Loss lost_to_others(TimePoint now);
+// For how long the calling thread, since it last asked, could have run and did not, since others
+// had its processor; zero if that was little, or if the system does not tell. Where more threads
+// want to run than there are processors it counts for more.
+Duration lost_to_others(TimePoint now);
 // What the calling thread has lost until now does not count: it let others run.
-void forget_losses();
-// Moves the calling thread, which may go on to all processors that it could use before. False if
-// there is only one.
+void forget_losses(TimePoint now);
+// Moves the calling thread, if another processor is idle. It may go on to use all that it could
+// before. False if none is, or if the system does not tell.
 bool move_to_another_processor();
 
 }  // namespace muster

@@ -185,8 +185,8 @@ bool EpollLoop::look_for(Duration budget, TimePoint ends, Duration& looked, epol
 }
 
 bool EpollLoop::is_kept_from_looking(TimePoint now) {
-  const Loss lost = lost_to_others(now);
-  if (lost.total == Duration::zero()) return false;
+  const Duration lost = lost_to_others(now);
+  if (lost == Duration::zero()) return false;
   if (moves_.is_another_due(now, lost) && move_to_another_processor()) return false;
   spin_.preempted(now, moves_.lost());
   return true;

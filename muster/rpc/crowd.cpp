@@ -9,8 +9,8 @@ bool Crowd::give_way() {
   const TimePoint before = clock_->now();
   if (!is_there(before)) return false;
   ::sched_yield();
-  forget_losses();
   const TimePoint now = clock_->now();
+  forget_losses(now);
   came_back(now, now - before);
   return true;
 }

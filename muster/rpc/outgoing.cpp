@@ -119,7 +119,7 @@ void Outgoing::help(internal::Waiter& waiter) {
   const bool may_look = link && around_.link.hot != nullptr;
   lock.unlock();
   if (!link) return;
-  if (spin.wants_to_know(started)) spin.preempted(started, lost_to_others(started).total);
+  if (spin.wants_to_know(started)) spin.preempted(started, lost_to_others(started));
   // Of a large answer, each piece is waited for like a small one.
   std::uint64_t received = link->received_bytes();
   TimePoint since = started;
@@ -129,7 +129,7 @@ void Outgoing::help(internal::Waiter& waiter) {
   link->read_while([&]() -> std::optional<Link::Pause> {
     const TimePoint before = std::exchange(last, clock.now());
     if (is_looking && last - before > SpinBudget::kSuspicious) {
-      spin.preempted(last, lost_to_others(last).total);
+      spin.preempted(last, lost_to_others(last));
     }
     if (const std::uint64_t bytes = link->received_bytes(); bytes != received) {
       spin.came(last - since, is_looking);
