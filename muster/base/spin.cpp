@@ -4,11 +4,14 @@
 
 #include <algorithm>
 #include <array>
-#include <climits>
+#include <charconv>
 #include <cstdlib>
 #include <fcntl.h>
+#include <optional>
 #include <sched.h>
+#include <string_view>
 #include <sys/resource.h>
+#include <system_error>
 #include <unistd.h>
 #include <utility>
 
@@ -43,28 +46,28 @@ thread_local Account last;
 thread_local TimePoint gave_way = {};
 
 // Of the whole machine: those that run, or could if there was a processor.
-int running_thread_count() {
+std::optional<int> running_thread_count() {
   const Fd file(::open("/proc/loadavg", O_RDONLY | O_CLOEXEC));
   std::array<char, 128> text{};
-  if (!file.is_open() || ::read(file.get(), text.data(), text.size() - 1) <= 0) return INT_MAX;
+  if (!file.is_open() || ::read(file.get(), text.data(), text.size() - 1) <= 0) return {};
   // Three averages, then those that run / all there are.
-  char* rest = text.data();
-  for (int averages = 0; averages < 3; ++averages) std::strtod(rest, &rest);
-  return static_cast<int>(std::strtol(rest, &rest, 10));
+  std::string_view rest = text.data();
+  for (int averages = 0; averages < 3; ++averages) rest.remove_prefix(rest.find(' ') + 1);
+  int count = 0;
+  const auto read = std::from_chars(rest.data(), rest.data() + rest.size(), count);
+  if (read.ec != std::errc() || count <= 0) return {};
+  return count;
 }
 
-// Those that the calling thread may use; none where there are more than such a set can have.
-cpu_set_t own_processors() {
-  cpu_set_t set{};
-  if (::sched_getaffinity(0, sizeof set, &set) != 0) CPU_ZERO(&set);
-  return set;
-}
-
-// More threads want to run than there are; one more may be about to sleep. Otherwise one of them is
-// idle, now or soon, when two threads share another.
-bool are_processors_short() {
-  const cpu_set_t own = own_processors();
-  return running_thread_count() > CPU_COUNT(&own) + 1;
+// Whether clearly more threads want to run than there are processors: one more may be about to
+// sleep. Nothing where the calling thread may use only some of them, since nobody tells who wants
+// those.
+std::optional<bool> are_processors_short() {
+  cpu_set_t own;
+  if (::sched_getaffinity(0, sizeof own, &own) != 0) return {};
+  const std::optional<int> running = running_thread_count();
+  if (!running || CPU_COUNT(&own) < ::sysconf(_SC_NPROCESSORS_ONLN)) return {};
+  return *running > CPU_COUNT(&own) + 1;
 }
 
 // By the calling thread, so far.
@@ -136,10 +139,11 @@ bool Moves::is_another_due(TimePoint now, Duration lost) {
 }
 
 bool move_to_another_processor() {
-  const cpu_set_t all = own_processors();
-  cpu_set_t others = all;
+  if (are_processors_short().value_or(true)) return false;
   const int here = ::sched_getcpu();
-  if (here < 0 || are_processors_short()) return false;
+  cpu_set_t all;
+  if (here < 0 || ::sched_getaffinity(0, sizeof all, &all) != 0) return false;
+  cpu_set_t others = all;
   CPU_CLR(static_cast<unsigned int>(here), &others);
   if (CPU_COUNT(&others) == 0 || ::sched_setaffinity(0, sizeof others, &others) != 0) return false;
   ::sched_setaffinity(0, sizeof all, &all);
@@ -162,7 +166,7 @@ Duration lost_to_others(TimePoint now) {
   const bool is_known = before.switch_count >= 0 && passed < kStale;
   if (!is_known || lost <= passed / kLittle) return Duration::zero();
   // Those to whom it gave way want to run, too.
-  const bool is_lasting = now - gave_way > kStale && are_processors_short();
+  const bool is_lasting = now - gave_way > kStale && are_processors_short().value_or(false);
   return is_lasting ? std::max(lost, kLostWhereShort) : lost;
 }
 

@@ -84,7 +84,7 @@ class Moves {
 Duration lost_to_others(TimePoint now);
 // What the calling thread has lost until now does not count: it let others run.
 void forget_losses(TimePoint now);
-// Moves the calling thread, if another processor is idle. It may go on to use all that it could
+// Moves the calling thread, if a processor seems to be idle. It may go on to use all that it could
 // before. False if none is, or if the system does not tell.
 bool move_to_another_processor();
 

@@ -154,7 +154,8 @@ int EpollLoop::wait_for_events(epoll_event* events, int timeout) {
     return count;
   }
   const TimePoint slept = clock_.now();
-  if (timeout > 0) timeout = std::max(0, milliseconds_until(started + left, slept));
+  const auto passed = std::chrono::floor<std::chrono::milliseconds>(slept - started);
+  if (timeout > 0) timeout = std::max(0, timeout - static_cast<int>(passed.count()));
   const bool may_sleep = prepare_();
   if (!may_sleep) look_();
   count = ::epoll_wait(epoll_.get(), events, kEventsMax, may_sleep ? timeout : 0);

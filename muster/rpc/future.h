@@ -83,7 +83,7 @@ class Helper {
   // future.
   virtual void help(Waiter& waiter) = 0;
   // The thread has to sleep in the future after all, unless what it waits for is done then. And it
-  // was woken; it waited that long in all, or until its deadline.
+  // goes on; it waited that long in all, or until its deadline.
   virtual void sleeps(const Waiter& waiter) = 0;
   virtual void slept(std::optional<Duration> total) = 0;
 };
