@@ -2,7 +2,8 @@
 //
 // To be woken costs tens of microseconds; what comes sooner than that is better looked for. But a
 // thread that looks takes a processor, so it looks only while that has paid lately, never when what
-// it waits for takes long, and not when other threads need the processor.
+// it waits for takes long, and not when other threads need the processor. Moves decides when such a
+// thread goes to another processor instead. Whether others need it is asked of the system below.
 //
 // The classes are pure: time is an argument. Owned by whoever waits; one thread at a time.
 #pragma once
@@ -82,7 +83,8 @@ class Moves {
 // had its processor; zero if that was little, or if the system does not tell. Where more threads
 // want to run than there are processors it counts for more.
 Duration lost_to_others(TimePoint now);
-// What the calling thread has lost until now does not count: it let others run.
+// What the calling thread has lost until now does not count: it let others run. For a while, what
+// it loses counts for no more than it is.
 void forget_losses(TimePoint now);
 // Moves the calling thread, if a processor seems to be idle. It may go on to use all that it could
 // before. False if none is, or if the system does not tell.

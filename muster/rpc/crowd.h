@@ -30,7 +30,6 @@ class Crowd {
   static constexpr Duration kStays = std::chrono::milliseconds(1);
   // Threads that make calls give the processor back sooner than this, also when dozens share it.
   static constexpr Duration kLate = std::chrono::microseconds(500);
-
   // It happens now and then on every machine. So soon again it does where others run.
   static constexpr Duration kSoon = std::chrono::milliseconds(20);
 
