@@ -5,6 +5,7 @@ Muster's own differs is said at `Muster`. PyTorch's is bench/torch_rpc.py.
 """
 
 import contextlib
+import enum
 import json
 import os
 import pathlib
@@ -32,10 +33,19 @@ KEEP_MEMORY = {
 
 MUSTER, BLOCKING = "Muster", "Muster that always blocks"
 RAW_TCP, FUTEX, SPIN = "raw epoll TCP", "raw futex", "raw spinning"
+NAPS = "waking up once a second"
 STREAM, STREAM_HOT = "raw TCP stream", "raw TCP stream of 1 MiB"
 MEMCPY, MEMCPY_ECHO = "memcpy", "memcpy there and back"
 GRPC, CAPNP, TENSORPIPE, TORCH = "gRPC", "Cap'n Proto", "TensorPipe", "PyTorch"
 DEBIAN_PYTHON = "/usr/bin/python3"
+
+
+class Place(enum.Enum):
+    """Where the two processes run."""
+
+    ANY_CORE = "any core"
+    PINNED = "pinned"  # a core each
+    FROM_ONE_CORE = "from one core"  # until they are connected; then they may leave it
 
 
 class Cores:
@@ -49,6 +59,14 @@ class Cores:
         self.server = {cores[0]} if self.pinned else self.all
         self.client = {cores[1]} if self.pinned else self.all
         self.raised = harness.can_raise_priority()
+
+    def of(self, place):
+        """For the server and for the client."""
+        return {
+            Place.ANY_CORE: (self.all, self.all),
+            Place.PINNED: (self.server, self.client),
+            Place.FROM_ONE_CORE: (self.server, self.server),
+        }[place]
 
 
 nothing = contextlib.nullcontext
@@ -105,6 +123,9 @@ class Native:
         """Whether it takes part in a case."""
         if case.transport not in self.transports:
             return False
+        # Where the two start matters to who looks before it sleeps, and for how long.
+        if case.busy and case.place != Place.ANY_CORE:
+            return False
         # A second server differs in how it runs functions, and only gRPC's has a pool.
         is_second = "sync" in self.kind
         if case.name == "noop-pool":
@@ -125,24 +146,25 @@ class Native:
             return {**arguments, "case": "noop"}
         return arguments
 
-    def measure(self, transport, arguments, pinned, raised):
+    def measure(self, transport, arguments, place, raised):
         arguments = self.translate(arguments)
-        with self.connect(transport, arguments, pinned, raised) as (_, client):
+        with self.connect(transport, arguments, place, raised) as (_, client):
             return parse(read_line(client, f"{self.name}, client"), f"{self.name}, client")
 
     def stay_connected(self, transport, seconds):
         """A context with the two processes, which say nothing to each other."""
         arguments = {"case": "idle", "threads": 1, "seconds": seconds}
-        return self.connect(transport, arguments, pinned=False, raised=True)
+        return self.connect(transport, arguments, Place.ANY_CORE, raised=True)
 
     @contextlib.contextmanager
-    def connect(self, transport, arguments, pinned, raised):
+    def connect(self, transport, arguments, place, raised):
         """The two processes."""
+        server_cores, client_cores = self.cores.of(place)
         words = ["--transport", self.transports[transport], *self.kind]
         keep = arguments["case"] == "echo"
         server = self.start(
             ["server", *words, "--threads", arguments["threads"]],
-            self.cores.server if pinned else self.cores.all,
+            server_cores,
             raised,
             keep,
         )
@@ -154,12 +176,9 @@ class Native:
             words += ["--address", address]
             for key, value in arguments.items():
                 words += [f"--{key.replace('_', '-')}", value]
-            client = self.start(
-                ["client", *words],
-                self.cores.client if pinned else self.cores.all,
-                raised,
-                keep,
-            )
+            if place == Place.FROM_ONE_CORE:
+                words += ["--frees", server.pid]
+            client = self.start(["client", *words], client_cores, raised, keep)
             yield server, client
         finally:
             for process in (client, server):
@@ -193,7 +212,7 @@ class Muster(Native):
 
     def measure_memory(self, count):
         arguments = {"case": "peers", "count": count, "threads": 1}
-        result = self.measure("tcp", arguments, pinned=False, raised=True)
+        result = self.measure("tcp", arguments, Place.ANY_CORE, raised=True)
         if "memory_bytes" not in result:
             raise CannotMeasure("rpc_muster: the case peers brought no memory_bytes")
         return result["memory_bytes"]
@@ -226,6 +245,23 @@ class Bound(Native):
         return case.name in ("noop", "noop-pool")
 
 
+class Naps(Native):
+    """Not even a connection: a thread in each process that wakes up once a second."""
+
+    def can(self, case):
+        return case.name == "idle"
+
+    @contextlib.contextmanager
+    def stay_connected(self, transport, seconds):
+        words = ["client", "--case", "naps", "--seconds", seconds]
+        pair = [self.start(words, self.cores.all, raised=True, keep=False) for _ in range(2)]
+        try:
+            yield pair
+        finally:
+            for process in pair:
+                harness.stop(process)
+
+
 class Volume(Native):
     """What can be moved at all, beside the echo of 64 MiB."""
 
@@ -236,7 +272,7 @@ class Volume(Native):
 
     def can(self, case):
         takes_part = super().can(case) and case.name == "echo" and case.bytes == 64 * MIB
-        return takes_part and (case.pinned or not self.moved)
+        return takes_part and (case.is_pinned or not self.moved)
 
     def is_telling(self, case):
         return not self.moved
@@ -259,7 +295,7 @@ class Torch:
 
     def can(self, case):
         # Not where both processes may use all cores: that tells little more, and takes long.
-        return case.name in ("noop", "inflight", "echo") and (case.pinned or case.threads > 1)
+        return case.name in ("noop", "inflight", "echo") and (case.is_pinned or case.threads > 1)
 
     def close(self):
         for pair in self.pairs.values():
@@ -268,13 +304,13 @@ class Torch:
                 harness.stop(process)
         self.pairs = {}
 
-    def measure(self, transport, arguments, pinned, raised):
+    def measure(self, transport, arguments, place, raised):
         if transport not in self.pairs:
             self.pairs[transport] = self.start_pair(transport)
         server, client = self.pairs[transport]
-        for process, cores in ((server, self.cores.server), (client, self.cores.client)):
+        for process, cores in zip((server, client), self.cores.of(place)):
             process.send_signal(signal.SIGCONT)
-            harness.pin(process, cores if pinned else self.cores.all)
+            harness.pin(process, cores)
         try:
             client.stdin.write(json.dumps(arguments) + "\n")
             client.stdin.flush()
@@ -338,6 +374,7 @@ def find(options, report, cores, with_torch):
     add(Bound(options, cores, RAW_TCP, "rpc_raw", {"tcp": "tcp"}))
     add(Bound(options, cores, FUTEX, "rpc_raw", {"shm": "futex"}))
     add(Bound(options, cores, SPIN, "rpc_raw", {"shm": "spin"}))
+    add(Naps(options, cores, NAPS, "rpc_raw", {"tcp": "tcp", "shm": "shm"}))
     add(Volume(options, cores, STREAM, "tcp", "stream"))
     add(Volume(options, cores, STREAM_HOT, "tcp", "stream", MIB))
     add(Volume(options, cores, MEMCPY, "shm", "memcpy"))

@@ -5,12 +5,15 @@
 #include <algorithm>
 #include <array>
 #include <barrier>
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
 #include <exception>
+#include <filesystem>
 #include <mutex>
+#include <sched.h>
 #include <stdexcept>
 #include <string_view>
 #include <thread>
@@ -66,6 +69,8 @@ RpcOptions parse(int argc, char** argv) {
       options.count = number(name, value);
     } else if (name == "--seconds") {
       options.seconds = std::strtod(value, nullptr);
+    } else if (name == "--frees") {
+      options.freed = static_cast<int>(number(name, value));
     } else {
       throw std::runtime_error(fmt::format("there is no option {}", name));
     }
@@ -174,12 +179,31 @@ void measure_echoes(const RpcOptions& options, Together& together, Caller& calle
   check_reply(caller, payload);
 }
 
+void let_run_anywhere(int process, const cpu_set_t& processors) {
+  for (const auto& thread : std::filesystem::directory_iterator(fmt::format("/proc/{}/task", process))) {
+    const int id = std::stoi(thread.path().filename().string());
+    if (::sched_setaffinity(id, sizeof processors, &processors) != 0 && errno != ESRCH) {
+      throw std::runtime_error(fmt::format("sched_setaffinity: {}", std::strerror(errno)));
+    }
+  }
+}
+
+void free_both(const RpcOptions& options) {
+  cpu_set_t all{};
+  if (::sched_getaffinity(::getppid(), sizeof all, &all) != 0) {
+    throw std::runtime_error(fmt::format("sched_getaffinity: {}", std::strerror(errno)));
+  }
+  let_run_anywhere(options.freed, all);
+  let_run_anywhere(::getpid(), all);
+}
+
 void measure_thread(const RpcOptions& options, const RpcProgram& program, Together& together,
                     ThreadResult& result) {
   const std::unique_ptr<Caller> caller = program.connect(options);
   const double warm_up_seconds = std::max(0.05, options.seconds / 5);
   result.lengths.reserve(1 << 20);
   caller->noop();
+  if (options.freed != 0) free_both(options);
   if (options.case_name == "noop" || options.case_name == "noop-pool") {
     warm_up(warm_up_seconds, 100, [&] { caller->noop(); });
     measure_calls(together, result, [&] { caller->noop(); });

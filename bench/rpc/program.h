@@ -4,7 +4,7 @@
 //   PROGRAM server --transport tcp --threads N     prints "listening ADDRESS", serves until its
 //                                                  input ends
 //   PROGRAM client --transport tcp --address ADDRESS --case noop|inflight|echo|idle --bytes B
-//                  --in-flight K --threads T --seconds S
+//                  --in-flight K --threads T --seconds S [--frees PID]
 //
 // noop-pool is measured as noop is; what differs is the caller's, who finds the name in its
 // options.
@@ -36,6 +36,9 @@ struct RpcOptions {
   std::size_t threads = 1;
   std::size_t count = 0;  // of peers to connect to, for Muster's case `peers`
   double seconds = 0.5;
+  // The server's process: once connected, its threads and those of the client may use all processors
+  // that bench/run may.
+  int freed = 0;
 };
 
 /// One calling thread's way to the server. Made and used in that thread. Whatever goes wrong is

@@ -1,11 +1,13 @@
 // The bounds of the RPC comparison, with the command line of program.h. Transports: tcp, futex and
-// spin. Cases besides the usual: stream, memcpy and memcpy-echo, and busy, which only uses the
-// processor.
+// spin. Cases besides the usual: stream, memcpy and memcpy-echo; busy, which only uses the processor;
+// and naps, which wakes up once a second.
 #include "bench/rpc/program.h"
 #include "bench/rpc/raw_shm.h"
 #include "bench/rpc/raw_tcp.h"
 
+#include <chrono>
 #include <optional>
+#include <thread>
 
 namespace muster::bench {
 namespace {
@@ -13,9 +15,15 @@ namespace {
 std::optional<RpcResult> measure_bound(const RpcOptions& options) {
   if (options.case_name == "stream") return measure_raw_stream(options);
   if (options.case_name.starts_with("memcpy")) return measure_memcpy(options);
+  const RpcClock::time_point begun = RpcClock::now();
   if (options.case_name == "busy") {
-    const RpcClock::time_point begun = RpcClock::now();
     while (seconds_since(begun) < options.seconds) {
+    }
+    return RpcResult{};
+  }
+  if (options.case_name == "naps") {
+    while (seconds_since(begun) < options.seconds) {
+      std::this_thread::sleep_for(std::chrono::seconds(1));
     }
     return RpcResult{};
   }

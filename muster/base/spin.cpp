@@ -33,6 +33,8 @@ constexpr Duration kRestMax = std::chrono::seconds(1);
 constexpr int kLittle = 2;
 // Where more threads want to run than there are processors, much will be lost again.
 constexpr Duration kLostWhereShort = std::chrono::milliseconds(8);
+// And is not even to be tried; to ask again soon costs little.
+constexpr Duration kForesight = std::chrono::microseconds(250);
 // Whoever has not asked for so long did not look meanwhile.
 constexpr Duration kStale = std::chrono::milliseconds(100);
 
@@ -96,11 +98,7 @@ void SpinBudget::came(Duration total, bool while_looking) {
     next_skips_ = kSkipsMin;
     return;
   }
-  if (total > kNear) {
-    budget_ = Duration::zero();
-    misses_ = 0;
-    return;
-  }
+  if (total > kNear) return nothing_came(total);
   if (skips_ > 0) {
     --skips_;
     return;
@@ -115,17 +113,20 @@ void SpinBudget::came(Duration total, bool while_looking) {
   budget_ = std::clamp(budget_ * 2, kFirst, kLongest);
 }
 
+void SpinBudget::nothing_came(Duration total) {
+  if (total <= kNear) return;
+  budget_ = Duration::zero();
+  misses_ = 0;
+}
+
 bool SpinBudget::wants_to_know(TimePoint now) {
   if (at(now) == Duration::zero() || now - asked_ < kAskEvery) return false;
-  // After a rest, what is told is what was lost in it.
-  is_account_open_ = asked_ >= rest_.until();
   asked_ = now;
   return true;
 }
 
 void SpinBudget::preempted(TimePoint now, Duration lost) {
-  if (lost == Duration::zero() || !is_account_open_) return;
-  rest_.begin(now, lost);
+  if (lost > Duration::zero()) rest_.begin(now, lost);
 }
 
 bool Moves::is_another_due(TimePoint now, Duration lost) {
@@ -155,19 +156,21 @@ void forget_losses(TimePoint now) {
   gave_way = now;
 }
 
-Duration lost_to_others(TimePoint now) {
+Duration lost_to_others(TimePoint now, TimePoint since) {
   rusage usage{};
-  // Cheap, and mostly nothing has happened.
   if (::getrusage(RUSAGE_THREAD, &usage) != 0) return Duration::zero();
-  if (usage.ru_nivcsw == last.switch_count) return Duration::zero();
+  const bool is_new = last.switch_count < 0 || last.asked < since;
+  // Cheap, and mostly nothing has happened.
+  if (!is_new && usage.ru_nivcsw == last.switch_count) return Duration::zero();
   const Account before = std::exchange(last, {now, usage.ru_nivcsw, waited_for_processor()});
-  const Duration lost = last.waited - before.waited;
   const Duration passed = now - before.asked;
-  const bool is_known = before.switch_count >= 0 && passed < kStale;
-  if (!is_known || lost <= passed / kLittle) return Duration::zero();
+  const bool is_known = !is_new && passed < kStale;
+  const Duration lost = is_known ? last.waited - before.waited : Duration::zero();
+  if (is_known && lost <= passed / kLittle) return Duration::zero();
   // Those to whom it gave way want to run, too.
   const bool is_lasting = now - gave_way > kStale && are_processors_short().value_or(false);
-  return is_lasting ? std::max(lost, kLostWhereShort) : lost;
+  if (!is_lasting) return lost;
+  return is_known ? std::max(lost, kLostWhereShort) : kForesight;
 }
 
 }  // namespace muster

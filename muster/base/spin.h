@@ -42,12 +42,16 @@ class SpinBudget {
   Duration at(TimePoint now) const { return now < rest_.until() ? Duration::zero() : budget_; }
   // What was waited for came after `total`; whether while looking, or in the sleep after it.
   void came(Duration total, bool while_looking);
+  // It was woken by something else, a timer, after so long.
+  void nothing_came(Duration total);
   // Once in a while, before it looks: true if it is time to ask `lost_to_others`. A thread that
   // looks uses up its share of a processor, and then waits for it at any other moment.
   bool wants_to_know(TimePoint now);
   // The thread was taken off its processor for so long: others need it, and it rests. Zero: it was
   // not.
   void preempted(TimePoint now, Duration lost);
+  // What was lost before does not count any more.
+  TimePoint rested_until() const { return rest_.until(); }
 
  private:
   static constexpr int kSkipsMin = 64;
@@ -57,7 +61,6 @@ class SpinBudget {
   int skips_ = 0;   // how many waits to sleep through before it is tried again
   int next_skips_ = kSkipsMin;
   TimePoint asked_ = {};
-  bool is_account_open_ = true;
   Rest rest_;
 };
 
@@ -81,8 +84,9 @@ class Moves {
 
 // For how long the calling thread, since it last asked, could have run and did not, since others
 // had its processor; zero if that was little, or if the system does not tell. Where more threads
-// want to run than there are processors it counts for more.
-Duration lost_to_others(TimePoint now);
+// want to run than there are processors it counts for more. Whoever asks for the first time, or for
+// the first time after `since`, has lost a little there already: it had better not try.
+Duration lost_to_others(TimePoint now, TimePoint since);
 // What the calling thread has lost until now does not count: it let others run. For a while, what
 // it loses counts for no more than it is.
 void forget_losses(TimePoint now);

@@ -2,9 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <sched.h>
 #include <thread>
+#include <unistd.h>
 #include <utility>
+#include <vector>
 
 namespace muster {
 namespace {
@@ -83,6 +86,15 @@ Duration rest_after(const SpinBudget& spin, TimePoint now) {
   return rest;
 }
 
+TEST(SpinBudget, SleepsAtOnceAgainWhenNothingHasComeForLong) {
+  SpinBudget spin;
+  for (int wait = 0; wait < 3; ++wait) spin.came(90us, false);
+  spin.nothing_came(200us);
+  EXPECT_GT(spin.at(kStart), 0us) << "a timer is no sign that it takes long";
+  spin.nothing_came(5s);
+  EXPECT_EQ(spin.at(kStart), 0us);
+}
+
 TEST(SpinBudget, RestsWhenOthersNeedTheProcessorAndLongerEachTime) {
   SpinBudget spin;
   for (int wait = 0; wait < 3; ++wait) spin.came(90us, false);
@@ -124,8 +136,8 @@ TEST(SpinBudget, AsksNowAndThenWhetherOthersNeedTheProcessor) {
   EXPECT_EQ(spin.at(kStart + 10ms), 0us);
   EXPECT_FALSE(spin.wants_to_know(kStart + 10ms));
   EXPECT_TRUE(spin.wants_to_know(kStart + 50ms));
-  spin.preempted(kStart + 50ms, 5ms);
-  EXPECT_GT(spin.at(kStart + 50ms), 0us) << "that was lost while it rested";
+  EXPECT_GT(spin.rested_until(), kStart + 1ms) << "what is lost meanwhile does not count";
+  EXPECT_LT(spin.rested_until(), kStart + 50ms);
 }
 
 TEST(SpinBudget, RestsForFarLongerThanItLost) {
@@ -156,6 +168,27 @@ TEST(Moves, ItMovesAsOftenAsThatHelpsForAWhile) {
   }
 }
 
+// Threads that only use the processor, so many that there are clearly too few.
+class Hogs {
+ public:
+  Hogs() {
+    for (unsigned int hog = 0; hog < std::thread::hardware_concurrency() + 2; ++hog) {
+      threads_.emplace_back([this] {
+        while (!is_over_) {
+        }
+      });
+    }
+  }
+  ~Hogs() {
+    is_over_ = true;
+    for (std::thread& thread : threads_) thread.join();
+  }
+
+ private:
+  std::atomic<bool> is_over_ = false;
+  std::vector<std::thread> threads_;
+};
+
 // Which processors the calling thread may use.
 class Processors {
  public:
@@ -166,6 +199,29 @@ class Processors {
  private:
   cpu_set_t set_{};
 };
+
+TEST(LostToOthers, WhereProcessorsAreShortItIsKnownBeforeAnythingIsLost) {
+  if (Processors().count() < ::sysconf(_SC_NPROCESSORS_ONLN)) {
+    GTEST_SKIP() << "only some processors may be used: who wants those, the system does not tell";
+  }
+  const Hogs hogs;
+  std::thread([] {
+    const SystemClock clock;
+    EXPECT_GT(lost_to_others(clock.now(), TimePoint()), 0us) << "it never asked before";
+    const TimePoint rested = clock.now() + 1us;
+    EXPECT_GT(lost_to_others(rested, rested), 0us) << "it has not asked since it rested";
+    EXPECT_FALSE(move_to_another_processor());
+  }).join();
+}
+
+TEST(LostToOthers, ThoseToWhomAThreadGaveWayDoNotCount) {
+  const Hogs hogs;
+  std::thread([] {
+    const TimePoint now = SystemClock().now();
+    forget_losses(now);
+    EXPECT_EQ(lost_to_others(now + 1ms, TimePoint()), 0us);
+  }).join();
+}
 
 TEST(Moves, AThreadMayUseTheSameProcessorsAfterwards) {
   const Processors before;

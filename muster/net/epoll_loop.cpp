@@ -159,7 +159,12 @@ int EpollLoop::wait_for_events(epoll_event* events, int timeout) {
   const bool may_sleep = prepare_();
   if (!may_sleep) look_();
   count = ::epoll_wait(epoll_.get(), events, kEventsMax, may_sleep ? timeout : 0);
-  if (count > 0) spin_.came(waited + (clock_.now() - slept), false);
+  waited += clock_.now() - slept;
+  if (count > 0) {
+    spin_.came(waited, false);
+  } else {
+    spin_.nothing_came(waited);
+  }
   return count;
 }
 
@@ -186,7 +191,7 @@ bool EpollLoop::look_for(Duration budget, TimePoint ends, Duration& looked, epol
 }
 
 bool EpollLoop::is_kept_from_looking(TimePoint now) {
-  const Duration lost = lost_to_others(now);
+  const Duration lost = lost_to_others(now, spin_.rested_until());
   if (lost == Duration::zero()) return false;
   if (moves_.is_another_due(now, lost) && move_to_another_processor()) return false;
   spin_.preempted(now, moves_.lost());

@@ -119,7 +119,7 @@ void Outgoing::help(internal::Waiter& waiter) {
   const bool may_look = link && around_.link.hot != nullptr;
   lock.unlock();
   if (!link) return;
-  if (spin.wants_to_know(started)) spin.preempted(started, lost_to_others(started));
+  if (spin.wants_to_know(started)) spin.preempted(started, lost_to_others(started, spin.rested_until()));
   // Of a large answer, each piece is waited for like a small one.
   std::uint64_t received = link->received_bytes();
   TimePoint since = started;
@@ -128,8 +128,9 @@ void Outgoing::help(internal::Waiter& waiter) {
   const Alarm* alarm = nullptr;  // once it has slept
   link->read_while([&]() -> std::optional<Link::Pause> {
     const TimePoint before = std::exchange(last, clock.now());
-    if (is_looking && last - before > SpinBudget::kSuspicious) {
-      spin.preempted(last, lost_to_others(last));
+    const bool has_looked = is_looking && spin.at(before) > Duration::zero();
+    if (has_looked && last - before > SpinBudget::kSuspicious) {
+      spin.preempted(last, lost_to_others(last, spin.rested_until()));
     }
     if (const std::uint64_t bytes = link->received_bytes(); bytes != received) {
       spin.came(last - since, is_looking);
