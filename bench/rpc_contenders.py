@@ -110,7 +110,7 @@ class Native:
     """A server and a client, started for each measurement: some servers use a core even when nobody
     calls them."""
 
-    repetitions_max = harness.REPETITIONS
+    repetitions_max = None  # as many as asked for
 
     def __init__(self, options, cores, name, program, transports, kind=None):
         self.name = name
@@ -123,8 +123,7 @@ class Native:
         """Whether it takes part in a case."""
         if case.transport not in self.transports:
             return False
-        # Where the two start matters to who looks before it sleeps, and for how long.
-        if case.busy and case.place != Place.ANY_CORE:
+        if case.is_for_muster_alone:
             return False
         # A second server differs in how it runs functions, and only gRPC's has a pool.
         is_second = "sync" in self.kind
@@ -238,6 +237,8 @@ class Bound(Native):
     def can(self, case):
         if case.transport not in self.transports or case.name == "idle":
             return False
+        if case.is_for_muster_alone:
+            return False
         if case.transport == "tcp":
             return True
         if self.transports["shm"] == "spin" and (case.threads > 1 or case.busy):
@@ -294,6 +295,8 @@ class Torch:
         self.pairs = {}  # transport: (server, client)
 
     def can(self, case):
+        if case.is_for_muster_alone:
+            return False
         # Not where both processes may use all cores: that tells little more, and takes long.
         return case.name in ("noop", "inflight", "echo") and (case.is_pinned or case.threads > 1)
 

@@ -15,7 +15,8 @@ struct Spare {
   pid_t process = 0;
   // A child that was forked must not share those of its parent.
   std::vector<Alarm*>& own() {
-    if (std::exchange(process, ::getpid()) != ::getpid()) alarms.clear();
+    const pid_t self = ::getpid();
+    if (std::exchange(process, self) != self) alarms.clear();
     return alarms;
   }
 };
