@@ -180,7 +180,8 @@ void measure_echoes(const RpcOptions& options, Together& together, Caller& calle
 }
 
 void let_run_anywhere(int process, const cpu_set_t& processors) {
-  for (const auto& thread : std::filesystem::directory_iterator(fmt::format("/proc/{}/task", process))) {
+  for (const auto& thread :
+       std::filesystem::directory_iterator(fmt::format("/proc/{}/task", process))) {
     const int id = std::stoi(thread.path().filename().string());
     if (::sched_setaffinity(id, sizeof processors, &processors) != 0 && errno != ESRCH) {
       throw std::runtime_error(fmt::format("sched_setaffinity: {}", std::strerror(errno)));

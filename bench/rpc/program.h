@@ -36,8 +36,8 @@ struct RpcOptions {
   std::size_t threads = 1;
   std::size_t count = 0;  // of peers to connect to, for Muster's case `peers`
   double seconds = 0.5;
-  // The server's process: once connected, its threads and those of the client may use all processors
-  // that bench/run may.
+  // The server's process: once connected, its threads and those of the client may use all
+  // processors that bench/run may.
   int freed = 0;
 };
 

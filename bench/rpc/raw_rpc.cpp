@@ -1,6 +1,6 @@
 // The bounds of the RPC comparison, with the command line of program.h. Transports: tcp, futex and
-// spin. Cases besides the usual: stream, memcpy and memcpy-echo; busy, which only uses the processor;
-// and naps, which wakes up once a second.
+// spin. Cases besides the usual: stream, memcpy and memcpy-echo; busy, which only uses the
+// processor; and naps, which wakes up once a second.
 #include "bench/rpc/program.h"
 #include "bench/rpc/raw_shm.h"
 #include "bench/rpc/raw_tcp.h"

@@ -15,6 +15,7 @@
 #include "muster/rpc/retry_schedule.h"
 #include "muster/rpc/worker_info.h"
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -39,6 +40,10 @@ class Responder {
     virtual const DeviceDirectory* devices() const { return nullptr; }
     // By which the response goes.
     virtual ConnectionNumber connection() const { return kNoConnection; }
+    // The request, of so many bytes, stands in line for a thread; and it does not any more. See
+    // Backlog. Neither does anything if it is so already.
+    virtual void waits(std::size_t bytes) { (void)bytes; }
+    virtual void begins() {}
   };
   explicit Responder(std::unique_ptr<Back> back) : back_(std::move(back)) {}
   Responder(Responder&&) noexcept = default;
@@ -47,6 +52,12 @@ class Responder {
 
   void respond(Message response);
   void fail(std::string_view type, std::string_view text);
+  void waits(std::size_t bytes) {
+    if (back_ != nullptr) back_->waits(bytes);
+  }
+  void begins() {
+    if (back_ != nullptr) back_->begins();
+  }
   bool is_cancelled() const { return back_ != nullptr && back_->is_cancelled(); }
   const DeviceDirectory* devices() const { return back_ == nullptr ? nullptr : back_->devices(); }
   ConnectionNumber connection() const {
@@ -104,8 +115,9 @@ class Agent {
   virtual std::uint64_t process_of(std::string_view name) const { return (void)name, 0; }
 
   // Sends a request and tells `sink` how it ended; within this call when nothing can be sent, with
-  // Rejected when that is the fault of whoever calls. Never waits. `timeout_seconds` as for
-  // call_timeout.
+  // Rejected when that is the fault of whoever calls. `timeout_seconds` as for call_timeout.
+  // Waits only with a call (see is_call) for a worker for which too much waits already, until there
+  // is room or its time is over; in a thread that must not wait, such a call is refused instead.
   virtual void submit(std::string_view to, Message request, std::optional<double> timeout_seconds,
                       std::unique_ptr<CallSink> sink) = 0;
   // The same with a future.

@@ -47,6 +47,7 @@ AgentCore::AgentCore(CoreOptions options, Loop& loop, const Clock& clock, Reques
   reception_->link = options_.link;
   reception_->devices = options_.devices;
   reception_->faults = options_.faults;
+  reception_->backlog.bytes = options_.link.queue_bytes_max;
   reception_->later = [this](Duration wait, std::function<void()> work) {
     later(wait, std::move(work));
   };
@@ -56,6 +57,7 @@ AgentCore::AgentCore(CoreOptions options, Loop& loop, const Clock& clock, Reques
   around_.connect_timeout = options_.connect_timeout;
   around_.next_connection = [this] { return next_connection_++; };
   around_.open_stream = options_.open_stream;
+  around_.may_wait = options_.may_wait;
   around_.look_up = [this](std::string name) { return look_up(std::move(name)); };
   around_.reached = [this](const Member& member) {
     if (member.info != self()) reception_->handler->on_worker_heard(member.info);
@@ -397,8 +399,10 @@ void AgentCore::look_after_all() {
     const std::lock_guard lock(mutex_);
     for (const auto& [name, one] : workers_) outgoing.push_back(one);
   }
-  for (const auto& one : outgoing) one->look_after(now, options_.silence_max);
-  for (const auto& [number, one] : incoming_) one->look_after(now, options_.silence_max);
+  // What was heard since the last look may be as old as that one.
+  const Duration silence_max = options_.silence_max - options_.sign_of_life_interval / 2;
+  for (const auto& one : outgoing) one->look_after(now, silence_max);
+  for (const auto& [number, one] : incoming_) one->look_after(now, silence_max);
 }
 
 std::size_t AgentCore::peer_count() const {
@@ -444,9 +448,12 @@ std::map<std::string, std::string> AgentCore::metrics() const {
   figures["agent.server_active_calls"] = fmt::to_string(reception_->active_count.load());
   const std::lock_guard lock(mutex_);
   for (const auto& [name, outgoing] : workers_) {
-    if (outgoing->kind().empty() && outgoing->sent_bytes() == 0) continue;
-    figures["peer." + name + ".sent_bytes"] = fmt::to_string(outgoing->sent_bytes());
-    figures["peer." + name + ".received_bytes"] = fmt::to_string(outgoing->received_bytes());
+    if (outgoing->call_count() == 0 && outgoing->sent_bytes() == 0) continue;
+    const std::string peer = "peer." + name;
+    figures[peer + ".calls"] = fmt::to_string(outgoing->call_count());
+    figures[peer + ".errors"] = fmt::to_string(outgoing->failed_count());
+    figures[peer + ".sent_bytes"] = fmt::to_string(outgoing->sent_bytes());
+    figures[peer + ".received_bytes"] = fmt::to_string(outgoing->received_bytes());
   }
   return figures;
 }

@@ -52,6 +52,8 @@ struct CoreOptions {
   std::function<Task<Result<std::unique_ptr<Stream>>>(Member)> open_stream;
   std::shared_ptr<DeviceDirectory> devices;
   std::shared_ptr<Faults> faults;  // nothing goes wrong on purpose if there are none
+  // Whether the calling thread may wait; nothing: none may.
+  std::function<bool()> may_wait{};
 };
 
 // How it joins its group.

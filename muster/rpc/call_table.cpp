@@ -38,10 +38,13 @@ Duration whole_milliseconds(double seconds) {
 
 }  // namespace
 
-CallTable::CallTable(std::size_t calls_max) : calls_max_(calls_max) { resize(kSlotsMin); }
+CallTable::CallTable(std::size_t calls_max, std::size_t late_calls_max)
+    : calls_max_(calls_max), late_calls_max_(late_calls_max) {
+  resize(kSlotsMin);
+}
 
 Result<CallId> CallTable::add(const NewCall& call) {
-  if (used_count_ >= calls_max_) {
+  if (live_count_ >= calls_max_) {
     return fail(ErrorKind::Unavailable, too_many_calls_text(calls_max_));
   }
   if ((used_count_ + 1) * 2 > slots_.size()) resize(slots_.size() * 2);
@@ -65,7 +68,10 @@ Result<CallId> CallTable::add(const NewCall& call) {
 
 CallTable::Response CallTable::responded(CallId id, PeerId peer) {
   const std::size_t index = find(id);
-  if (index == slots_.size() || slots_[index].peer != peer) return {Answer::Unknown, 0};
+  if (index == slots_.size()) {
+    return {id >= 0 && id < forgotten_below_ ? Answer::Late : Answer::Unknown, 0};
+  }
+  if (slots_[index].peer != peer) return {Answer::Unknown, 0};
   Slot& slot = slots_[index];
   Response response{Answer::Late, 0};
   if (slot.state == State::Live) {
@@ -87,6 +93,19 @@ std::vector<EndedCall> CallTable::due(TimePoint now) {
     end(slot);
   }
   return ended;
+}
+
+std::vector<CallId> CallTable::forget_late() {
+  std::vector<CallId> forgotten;
+  if (late_count() <= late_calls_max_) return forgotten;
+  for (const Slot& slot : slots_) {
+    if (slot.id != kEmpty && slot.state == State::Late) forgotten.push_back(slot.id);
+  }
+  std::sort(forgotten.begin(), forgotten.end());
+  forgotten.resize(forgotten.size() - late_calls_max_ / 2);
+  for (const CallId id : forgotten) erase(find(id));
+  forgotten_below_ = std::max(forgotten_below_, forgotten.back() + 1);
+  return forgotten;
 }
 
 std::vector<EndedCall> CallTable::lost(PeerId peer) {

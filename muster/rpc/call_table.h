@@ -16,12 +16,13 @@
 //   Late   response on its connection              gone   Late: drop it, it is nobody's fault
 //   Live   its connection is lost                  gone   the token, from `lost`
 //   Late   its connection is lost                  gone   nothing
+//   Late   too many are, and it is an old one      gone   nothing, and its response will be Late
 //   Live   withdraw                                gone   the token
 //   other  response                                -      Unknown: the peer breaks the protocol
 //
 // Numbers are 0, 1, 2, ... for all calls of the agent together and are never used again. So a
 // number that nobody gave out, one that was answered before, and one of another connection's call
-// are all Unknown.
+// are all Unknown; but for numbers up to the last that was forgotten, of which nobody can say it.
 //
 // Cost: `add` and `responded` are one look into a hash table without links. A deadline is pushed
 // onto a heap, where it usually belongs at the end, since most calls have the same timeout; it is
@@ -39,8 +40,10 @@
 
 namespace muster::rpc {
 
-// How many calls may wait at one time, those that have timed out included.
+// How many calls may wait at one time; and how many are remembered whose time was over, since their
+// response may still come. A worker that never answers must not use up the first.
 inline constexpr std::size_t kCallsMax = std::size_t{1} << 20;
+inline constexpr std::size_t kLateCallsMax = std::size_t{1} << 16;
 
 using CallId = std::int64_t;
 // One connection, not one worker: after a reconnect the agent gives a new number.
@@ -73,8 +76,8 @@ class CallTable {
     std::uint64_t token = 0;  // Live only
   };
 
-  // `calls_max`: for tests.
-  explicit CallTable(std::size_t calls_max = kCallsMax);
+  // Other maxima are for tests.
+  explicit CallTable(std::size_t calls_max = kCallsMax, std::size_t late_calls_max = kLateCallsMax);
 
   // Registers a call, to be done before its request is handed to the connection. Unavailable when
   // the table is full. Requires: `peer` is not lost; nobody would end the call if it has no
@@ -86,6 +89,9 @@ class CallTable {
 
   // The calls that time out now, earliest deadline first.
   [[nodiscard]] std::vector<EndedCall> due(TimePoint now);
+
+  // When more than the maximum are Late, forgets the older half of them, and says which.
+  [[nodiscard]] std::vector<CallId> forget_late();
 
   // The connection is gone: its calls, oldest first.
   [[nodiscard]] std::vector<EndedCall> lost(PeerId peer);
@@ -147,8 +153,10 @@ class CallTable {
   void sweep_deadlines();
 
   std::size_t calls_max_;
-  std::vector<Slot> slots_;  // a power of two, at most half of them used
-  int home_shift_ = 0;       // leaves as many bits of a hash as there are slots
+  std::size_t late_calls_max_;
+  CallId forgotten_below_ = 0;  // no number from here on was forgotten
+  std::vector<Slot> slots_;     // a power of two, at most half of them used
+  int home_shift_ = 0;          // leaves as many bits of a hash as there are slots
   std::size_t used_count_ = 0;
   std::size_t live_count_ = 0;
   std::size_t timed_count_ = 0;  // Live calls with a deadline; the rest of the heap is dead

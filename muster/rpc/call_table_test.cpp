@@ -211,19 +211,40 @@ TEST(CallTable, EndsAllCallsWhenTheAgentStops) {
   EXPECT_EQ(table.responded(first, kPeer).answer, Answer::Unknown);
 }
 
-TEST(CallTable, IsBoundedLateCallsIncluded) {
+TEST(CallTable, IsBoundedAndCallsWhoseTimeIsOverDoNotCount) {
   CallTable table(3);
   table.add(call(kPeer, at(1s))).value();
   table.add(call(kPeer, at(1s))).value();
   EXPECT_EQ(table.due(at(1s)).size(), 2u);
-  const CallId live = table.add(call(kPeer)).value();
+  CallId live = 0;
+  for (int count = 0; count < 3; ++count) live = table.add(call(kPeer)).value();
   const auto one_more = table.add(call(kPeer));
   ASSERT_FALSE(one_more);
   EXPECT_EQ(one_more.error().kind, ErrorKind::Unavailable);
   // A call that was refused has no number.
   EXPECT_EQ(table.next_id(), live + 1);
-  EXPECT_EQ(table.responded(0, kPeer).answer, Answer::Late);
+  EXPECT_EQ(table.responded(live, kPeer).answer, Answer::Live);
   EXPECT_EQ(table.add(call(kPeer)).value(), live + 1);
+}
+
+TEST(CallTable, ForgetsTheOlderHalfOfTheLateCallsWhenThereAreTooMany) {
+  CallTable table(100, 4);
+  const CallId live = table.add(call(kOther)).value();
+  std::vector<CallId> late;
+  for (int count = 0; count < 5; ++count) {
+    EXPECT_EQ(table.forget_late(), std::vector<CallId>()) << count;
+    late.push_back(table.add(call(kPeer, at(1s))).value());
+    EXPECT_EQ(table.due(at(1s)).size(), 1u);
+  }
+  EXPECT_EQ(table.forget_late(), (std::vector<CallId>{late[0], late[1], late[2]}));
+  EXPECT_EQ(table.late_count(), 2u);
+  EXPECT_EQ(table.live_count(), 1u);
+  // Their responses are nobody's fault, though.
+  for (const CallId id : late) EXPECT_EQ(table.responded(id, kPeer).answer, Answer::Late) << id;
+  EXPECT_EQ(table.responded(late[4], kPeer).answer, Answer::Unknown) << "the second, of a late one";
+  EXPECT_EQ(table.responded(live, kPeer).answer, Answer::Unknown) << "another connection's";
+  EXPECT_EQ(table.responded(live, kOther).answer, Answer::Live);
+  EXPECT_EQ(table.responded(-1, kPeer).answer, Answer::Unknown);
 }
 
 TEST(CallTable, FindsOldCallsAmongManyShortOnes) {

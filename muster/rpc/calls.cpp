@@ -14,6 +14,11 @@ std::unique_ptr<Calls::Pending> Calls::owner_of(std::uint64_t token) {
   return std::unique_ptr<Pending>(reinterpret_cast<Pending*>(token));
 }
 
+void Calls::Pending::fail(CallError error, Calls& calls) {
+  if (const auto by = carrier.lock()) by->failed();
+  sink->ended(call_failed(std::move(error)), calls);
+}
+
 CallResult<CallId> Calls::start(const CallStart& call, std::unique_ptr<CallSink>& sink) {
   auto pending = std::make_unique<Pending>();
   const auto token = reinterpret_cast<std::uint64_t>(pending.get());
@@ -55,7 +60,7 @@ bool Calls::responded(PeerId connection, Message response) {
   if (found.answer != CallTable::Answer::Live) return false;
   const auto pending = owner_of(found.token);
   if (response.type == MessageType::Exception) {
-    pending->sink->ended(call_failed(decode_failure(response)), *this);
+    pending->fail(decode_failure(response), *this);
   } else {
     pending->sink->ended(std::move(response), *this);
   }
@@ -71,7 +76,7 @@ void Calls::withdraw(CallId id, CallError error) {
   std::unique_lock lock(mutex_);
   const auto token = table_.withdraw(id);
   lock.unlock();
-  if (token) owner_of(*token)->sink->ended(call_failed(std::move(error)), *this);
+  if (token) owner_of(*token)->fail(std::move(error), *this);
 }
 
 void Calls::lost(PeerId connection, const CallError& error) {
@@ -79,7 +84,7 @@ void Calls::lost(PeerId connection, const CallError& error) {
   const std::vector<EndedCall> ended = table_.lost(connection);
   std::erase_if(late_, [&](const auto& one) { return one.second->connection == connection; });
   lock.unlock();
-  for (const EndedCall& call : ended) owner_of(call.token)->sink->ended(call_failed(error), *this);
+  for (const EndedCall& call : ended) owner_of(call.token)->fail(error, *this);
 }
 
 TimePoint Calls::expire(TimePoint now) {
@@ -93,12 +98,15 @@ TimePoint Calls::expire(TimePoint now) {
     // Before the answer can come: another thread may read it now.
     if (over.back()->sink->wants_late_answer()) late_.emplace(call.id, over.back());
   }
+  std::vector<std::shared_ptr<Pending>> forgotten;  // not to be destroyed with the lock
+  for (const CallId id : table_.forget_late()) {
+    if (auto late = late_.extract(id)) forgotten.push_back(std::move(late.mapped()));
+  }
   lock.unlock();
   for (std::size_t index = 0; index < ended.size(); ++index) {
     Pending& pending = *over[index];
     if (const auto carrier = pending.carrier.lock()) carrier->timed_out(ended[index].id);
-    pending.sink->ended(
-        call_failed({CallErrorKind::Timeout, timeout_text(pending.timeout), "", true}), *this);
+    pending.fail({CallErrorKind::Timeout, timeout_text(pending.timeout), "", true}, *this);
   }
   return next;
 }
@@ -110,7 +118,7 @@ void Calls::close(const CallError& error) {
   const auto late = std::move(late_);
   late_.clear();
   lock.unlock();
-  for (const EndedCall& call : ended) owner_of(call.token)->sink->ended(call_failed(error), *this);
+  for (const EndedCall& call : ended) owner_of(call.token)->fail(error, *this);
 }
 
 void Calls::finished() {

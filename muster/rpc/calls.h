@@ -44,11 +44,14 @@ class CallSink {
   virtual bool is_made() const { return true; }
 };
 
-// Who carries a call, and may tell the other side that nobody waits for it any more.
+// Who carries a call, counts those that failed, and may tell the other side that nobody waits for
+// one any more.
 class CallCarrier {
  public:
   virtual ~CallCarrier() = default;
   virtual void timed_out(CallId id) = 0;
+  // A call that it carries has failed, in whatever way.
+  virtual void failed() = 0;
 };
 
 struct CallStart {
@@ -105,6 +108,8 @@ class Calls {
     PeerId connection = 0;
     Duration timeout = Duration::zero();
     std::weak_ptr<CallCarrier> carrier;
+
+    void fail(CallError error, Calls& calls);
   };
   static std::unique_ptr<Pending> owner_of(std::uint64_t token);
 

@@ -44,6 +44,8 @@ class Freight {
     work();
     return true;
   }
+  // It stands in line for one of them until `run_here`.
+  virtual void stand_in_line() {}
   // Those threads, which are there for as long as the message is served.
   virtual Pool* pool() { return nullptr; }
   // Runs it in this thread, as a part of the function that the message calls.

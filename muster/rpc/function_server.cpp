@@ -16,6 +16,12 @@ thread_local const WorkerInfo* current_caller = nullptr;
 // Nothing once it has answered.
 thread_local const Responder* current_responder = nullptr;
 
+std::size_t bytes_of(const Message& message) {
+  std::size_t bytes = sizeof message + message.payload.size();
+  for (const Buffer& buffer : message.buffers) bytes += buffer.size();
+  return bytes;
+}
+
 }  // namespace
 
 const WorkerInfo* caller() { return current_caller; }
@@ -66,6 +72,7 @@ class FunctionServer::Call final : public ReplySink, private Freight {
     return *function;
   }
 
+  void wait_for_thread() { stand_in_line(); }
   void run(const Function& function) {
     is_asynchronous_ = function.is_asynchronous();
     if (is_asynchronous_) ++*asynchronous_count_;
@@ -114,6 +121,7 @@ class FunctionServer::Call final : public ReplySink, private Freight {
   bool resume(std::function<void()> work) override {
     return server_.pool_.post([this, work = std::move(work)] { as_callee(work); });
   }
+  void stand_in_line() override { request_.responder.waits(bytes_of(request_.message)); }
   Pool* pool() override { return &server_.pool_; }
   void run_here(const std::function<void()>& work) override { as_callee(work); }
 
@@ -123,6 +131,7 @@ class FunctionServer::Call final : public ReplySink, private Freight {
     const std::shared_ptr<const WorkerInfo> from = request_.from;
     const WorkerInfo* const outer = std::exchange(current_caller, from.get());
     const Responder* const outer_responder = std::exchange(current_responder, &request_.responder);
+    request_.responder.begins();
     work();
     current_caller = outer;
     current_responder = outer_responder;
@@ -188,6 +197,7 @@ void FunctionServer::on_request(Request request) {
   if (!is_open_.load(std::memory_order_acquire)) {
     const std::lock_guard lock(mutex_);
     if (!is_open_.load(std::memory_order_relaxed)) {
+      request.responder.waits(bytes_of(request.message));
       waiting_.push_back(std::move(request));
       return;
     }
@@ -210,10 +220,8 @@ void FunctionServer::open() {
 
 void FunctionServer::serve(Request request) {
   const MessageType type = request.message.type;
-  if (type == MessageType::ScriptCall || type == MessageType::PythonCall ||
-      rpc::keeps_result(type)) {
-    return serve_call(std::move(request));
-  }
+  if (is_call(type)) return serve_call(std::move(request));
+  request.responder.begins();
   if (references_ && references_->serve(request)) return;
   const std::string text = not_supported_text(type);
   request.responder.fail("", error_on_node_text(id_, text));
@@ -224,6 +232,7 @@ void FunctionServer::serve_call(Request request) {
   const Function* const function = call->find();
   if (function == nullptr) return;
   if (function->run() == Run::Inline) return call->run(*function);
+  call->wait_for_thread();
   if (!pool_.post([call, function] { call->run(*function); })) {
     call->fail({"", error_on_node_text(id_, "this worker is stopping")});
   }

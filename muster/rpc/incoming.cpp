@@ -49,16 +49,18 @@ class Incoming::Back final : public Responder::Back {
  public:
   Back(std::shared_ptr<Reception> reception, std::shared_ptr<Link> link,
        std::shared_ptr<const WorkerInfo> from, std::shared_ptr<Cancelled> cancelled,
-       ConnectionNumber connection, std::int64_t id)
+       std::shared_ptr<Backlog> backlog, ConnectionNumber connection, std::int64_t id)
       : reception_(std::move(reception)),
         link_(std::move(link)),
         from_(std::move(from)),
         cancelled_(std::move(cancelled)),
+        backlog_(std::move(backlog)),
         connection_(connection),
         id_(id) {
     ++reception_->active_count;
   }
   ~Back() override {
+    begins();
     cancelled_->remove(id_);
     --reception_->active_count;
   }
@@ -76,14 +78,20 @@ class Incoming::Back final : public Responder::Back {
   bool is_cancelled() const override { return link_->is_lost() || cancelled_->contains(id_); }
   const DeviceDirectory* devices() const override { return reception_->devices.get(); }
   ConnectionNumber connection() const override { return connection_; }
+  void waits(std::size_t bytes) override {
+    if (waiting_bytes_) return;
+    waiting_bytes_ = bytes;
+    backlog_->add(bytes);
+  }
+  void begins() override {
+    if (waiting_bytes_) backlog_->remove(*std::exchange(waiting_bytes_, std::nullopt));
+  }
 
  private:
   static void send(Link& link, Message response) {
     const std::int64_t id = response.id;
     auto sent = link.send(std::move(response));
-    if (sent) return;
-    // An answer that cannot be sent is not left out: its caller would wait for nothing.
-    if (sent.error().kind != ErrorKind::Invalid) return link.give_up(sent.error().message);
+    if (sent || sent.error().kind != ErrorKind::Invalid) return;
     // It does not fit into a frame, but this does.
     Message refused{MessageType::Exception, id, encode_failure("", sent.error().message), {}};
     [[maybe_unused]] const auto told = link.send(std::move(refused));
@@ -119,6 +127,8 @@ class Incoming::Back final : public Responder::Back {
   std::shared_ptr<Link> link_;
   std::shared_ptr<const WorkerInfo> from_;
   std::shared_ptr<Cancelled> cancelled_;
+  std::shared_ptr<Backlog> backlog_;
+  std::optional<std::size_t> waiting_bytes_;  // while it stands in line
   ConnectionNumber connection_;
   std::int64_t id_;
 };
@@ -133,8 +143,14 @@ Incoming::Incoming(std::shared_ptr<Reception> reception, std::unique_ptr<Stream>
       heard_at_(opened_at_) {
   LinkOptions options = reception_->link;
   options.peer = where_;
+  options.reads_while_full = false;
   link_ = Link::open(*reception_->loop, std::move(stream), std::move(options), *this);
   link_->set_limits(kHelloLimits);
+  backlog_ = std::make_shared<Backlog>(reception_->backlog,
+                                       [weak = std::weak_ptr<Link>(link_)](bool is_too_long) {
+                                         const auto link = weak.lock();
+                                         if (link) is_too_long ? link->hold() : link->release();
+                                       });
 }
 
 Incoming::~Incoming() { link_->close(); }
@@ -148,7 +164,7 @@ void Incoming::on_message(Link& link, Message message) {
   reception_->handler->on_request(
       {std::move(message), from_,
        Responder(std::make_unique<Back>(reception_, link.shared_from_this(), from_, cancelled_,
-                                        number_, id))});
+                                        backlog_, number_, id))});
 }
 
 void Incoming::greet(Link& link, const Message& message) {
@@ -201,13 +217,20 @@ void Incoming::on_lost(Link&, std::string reason) {
 
 void Incoming::look_after(TimePoint now, Duration silence_max) {
   if (!from_ && now - opened_at_ > kGreetingMax) return link_->give_up("it said nothing");
+  const bool has_read = link_->sent_bytes() != said_bytes_;
   const std::uint64_t heard_bytes = link_->received_bytes();
   if (std::exchange(heard_bytes_, heard_bytes) != heard_bytes) {
+    heard_at_ = now;
+  } else if (link_->is_full()) {
+    // Nothing is read from it until it reads.
+    if (has_read) heard_at_ = now;
+    if (now - heard_at_ > silence_max) return link_->give_up("it does not read its answers");
+  } else if (link_->is_held()) {
     heard_at_ = now;
   } else if (now - heard_at_ > silence_max) {
     return link_->give_up("nothing was heard from it");
   }
-  if (link_->sent_bytes() == said_bytes_ && from_) {
+  if (!has_read && from_ && !link_->is_full()) {
     [[maybe_unused]] const auto sent = link_->send({kSignOfLife, 0, "", {}});
   }
   said_bytes_ = link_->sent_bytes();

@@ -7,6 +7,7 @@
 #include "muster/base/clock.h"
 #include "muster/base/task.h"
 #include "muster/rpc/agent.h"
+#include "muster/rpc/backlog.h"
 #include "muster/rpc/faults.h"
 #include "muster/rpc/hello.h"
 #include "muster/rpc/link.h"
@@ -34,6 +35,7 @@ struct Reception {
   LinkOptions link;
   std::shared_ptr<const DeviceDirectory> devices;
   std::shared_ptr<Faults> faults;  // nothing goes wrong on purpose if there are none
+  BacklogLimits backlog;           // for each connection
   // Whether one that knows the job is let in: why not, or nothing. Not asked in a dynamic group.
   std::function<Task<std::string>(Hello)> admit{};
   // Calls that on the loop, after a while, if there still is an agent. Any thread.
@@ -83,6 +85,7 @@ class Incoming final : public LinkEvents {
   const ConnectionNumber number_;
   std::function<void()> ended_;
   std::shared_ptr<Link> link_;
+  std::shared_ptr<Backlog> backlog_;
   std::shared_ptr<Cancelled> cancelled_ = std::make_shared<Cancelled>();
   std::shared_ptr<const WorkerInfo> from_;  // once it has said so
   const TimePoint opened_at_;

@@ -3,6 +3,7 @@
 #include "muster/base/assert.h"
 #include "muster/rpc/crowd.h"
 #include "muster/rpc/hot_links.h"
+#include "muster/rpc/throttle.h"
 
 #include <fmt/format.h>
 
@@ -47,6 +48,8 @@ class DescriptorWatch final : public StreamWatch {
  private:
   net::FdWatch watch_;
 };
+
+thread_local int reading_depth = 0;
 
 std::span<std::byte> scratch() {
   thread_local std::vector<std::byte> memory(kScratchBytes);
@@ -164,14 +167,10 @@ Result<> Link::send(Message message, When when) {
     return fail(ErrorKind::Unavailable,
                 fmt::format("the connection to {} is lost: {}", peer(), output_->failure));
   }
-  if (output_->queued_bytes > options_.queue_bytes_max) {
-    return fail(ErrorKind::Unavailable,
-                fmt::format("{} does not read what it is sent: {} bytes wait already", peer(),
-                            output_->queued_bytes));
-  }
   const bool is_first = output_->queue.empty();
   output_->queued_bytes += outgoing.bytes;
   output_->queue.push_back(std::move(outgoing));
+  look_if_full();
   if (output_->is_corked) return {};
   if (when == When::Soon && output_->queue.size() < kGatheredMax) {
     if (!is_first) return {};
@@ -213,6 +212,7 @@ void Link::flush(std::unique_lock<std::mutex>& lock) {
     } else {
       sent_bytes_.fetch_add(*written, std::memory_order_relaxed);
       output.drop_written(*written);
+      look_if_room(lock);
     }
   }
   output.is_writing = false;
@@ -230,6 +230,36 @@ void Link::flush(std::unique_lock<std::mutex>& lock) {
   want_room(has_output_);
 }
 
+void Link::look_if_full() {
+  if (is_full_ || output_->queued_bytes <= options_.queue_bytes_max) return;
+  is_full_ = true;
+  if (!options_.reads_while_full) set_held(kHeldSinceFull, true);
+}
+
+void Link::look_if_room(std::unique_lock<std::mutex>& lock) {
+  if (!is_full_ || output_->queued_bytes > options_.queue_bytes_max / 2) return;
+  is_full_ = false;
+  if (!options_.reads_while_full) set_held(kHeldSinceFull, false);
+  if (!options_.throttle) return;
+  lock.unlock();
+  options_.throttle->changed();
+  lock.lock();
+}
+
+void Link::set_held(unsigned int why, bool held) {
+  const unsigned int before = held ? held_.fetch_or(why) : held_.fetch_and(~why);
+  const unsigned int after = held ? before | why : before & ~why;
+  if ((before != 0) == (after != 0)) return;
+  {
+    const std::lock_guard lock(watching_);
+    update_watch();
+  }
+  // What came meanwhile has given its signal.
+  if (!held) look_again();
+}
+
+bool Link::is_reading_here() { return reading_depth > 0; }
+
 void Link::write_some() {
   std::unique_lock lock(output_->mutex);
   flush(lock);
@@ -239,6 +269,11 @@ void Link::ready() {
   stream_->woken();
   if (is_closed_ || is_lost_) return;
   if (has_output_) write_some();
+  if (is_held()) {
+    // Its descriptor would tell so for ever.
+    if (stream_->has_ended()) lose("it closed the connection");
+    return;
+  }
   std::unique_lock lock(reading_, std::try_to_lock);
   if (!lock) {
     // Whoever reads may have looked for the last time already, or sleeps, and the signal is gone.
@@ -250,7 +285,7 @@ void Link::ready() {
     if (!lock.try_lock()) return;
   }
   const Progress progress = read_turn();
-  if (progress == Progress::Lost) return;
+  if (progress == Progress::Lost || is_held()) return;
   if (options_.hot != nullptr && stream_->room_events() == EPOLLIN) {
     // More is likely to come soon: no signal until the loop really sleeps.
     return options_.hot->add(shared_from_this());
@@ -272,14 +307,15 @@ void Link::post(std::function<void()> work) {
 bool Link::poll() {
   if (is_closed_ || is_lost_) return false;
   if (has_output_) write_some();
+  if (is_held()) return false;
   const std::unique_lock lock(reading_, std::try_to_lock);
   return lock && read_turn() != Progress::Nothing;
 }
 
 bool Link::prepare_to_sleep() {
-  if (is_closed_ || is_lost_) return true;
+  if (is_closed_ || is_lost_ || is_held()) return true;
   const std::unique_lock lock(reading_, std::try_to_lock);
-  return !lock || stream_->ask_for_bytes();
+  return !lock || (undelivered_.empty() && stream_->ask_for_bytes());
 }
 
 bool Link::read_while(const std::function<std::optional<Pause>()>& next) {
@@ -330,12 +366,40 @@ Link::Progress Link::read_turn() {
     if (progress == Progress::Lost || is_closed_ || is_lost_) return Progress::Lost;
     if (progress == Progress::Nothing) break;
     overall = progress;
-    if (progress == Progress::Some) break;
+    if (progress == Progress::Some || is_held()) break;
   }
   return overall;
 }
 
+void Link::deliver(std::vector<Message> messages) {
+  const bool several = messages.size() > 1;
+  if (several) {
+    if (options_.crowd) options_.crowd->notice(SystemClock().now());
+    const std::lock_guard lock(output_->mutex);
+    output_->is_corked = true;
+  }
+  ++reading_depth;
+  std::size_t count = 0;
+  while (count < messages.size() && !is_closed_ && !is_lost_ && !is_held()) {
+    events_.on_message(*this, std::move(messages[count++]));
+  }
+  --reading_depth;
+  if (count < messages.size()) {
+    messages.erase(messages.begin(), messages.begin() + static_cast<std::ptrdiff_t>(count));
+    undelivered_ = std::move(messages);
+  }
+  if (several) {
+    std::unique_lock lock(output_->mutex);
+    output_->is_corked = false;
+    if (!output_->queue.empty()) flush(lock);
+  }
+}
+
 Link::Progress Link::read_some() {
+  if (!undelivered_.empty()) {
+    deliver(std::exchange(undelivered_, {}));
+    return Progress::Full;
+  }
   std::span<std::byte> room = reader_.room();
   const bool directly = !room.empty();
   if (directly) room = room.first(std::min(room.size(), kDirectReadBytesMax));
@@ -351,21 +415,7 @@ Link::Progress Link::read_some() {
   std::vector<Message> messages;
   const Result<> fed =
       directly ? reader_.filled(*got, messages) : reader_.feed(into.first(*got), messages);
-  const bool several = messages.size() > 1;
-  if (several) {
-    if (options_.crowd) options_.crowd->notice(SystemClock().now());
-    const std::lock_guard lock(output_->mutex);
-    output_->is_corked = true;
-  }
-  for (Message& message : messages) {
-    if (is_closed_ || is_lost_) break;
-    events_.on_message(*this, std::move(message));
-  }
-  if (several) {
-    std::unique_lock lock(output_->mutex);
-    output_->is_corked = false;
-    if (!output_->queue.empty()) flush(lock);
-  }
+  deliver(std::move(messages));
   if (!fed) {
     lose(fmt::format("it breaks the protocol: {}", fed.error().message));
     return Progress::Lost;
@@ -404,8 +454,8 @@ void Link::update_watch() {
     // A thread that reads and has not slept yet looks for room, too: the loop, if it were woken for
     // it, would take its core.
     const bool somebody_looks = !wants_bytes_ && sleeper_ == nullptr;
-    events =
-        (wants_bytes_ ? std::uint32_t{EPOLLIN} : 0) | (wants_room_ && !somebody_looks ? room : 0);
+    events = (wants_bytes_ && !is_held() ? std::uint32_t{EPOLLIN} : 0) |
+             (wants_room_ && !somebody_looks ? room : 0);
   }
   // EPOLLONESHOT alone: nothing, but cheaper than to leave and to come back.
   watch_->want(events != 0 ? events : std::uint32_t{EPOLLONESHOT});

@@ -1,8 +1,9 @@
 // Link: one connection to another worker, over which messages go both ways.
 //
 // `send` may be called from any thread and never waits: what the stream takes at once is written by
-// the calling thread itself, which saves a switch to another one; the rest waits in a bounded queue
-// and is written from the loop. While one thread writes, others only put their messages behind.
+// the calling thread itself, which saves a switch to another one; the rest waits in a queue and is
+// written from the loop. While one thread writes, others only put their messages behind. It takes
+// whatever it is given, and says when it is full: who can be held back, and how, its owner knows.
 //
 // Messages come in on the loop's thread, or on a thread that waits for one of them and meanwhile
 // reads by itself (`read_while`), awake or asleep: an answer then reaches it without any other
@@ -25,12 +26,14 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace muster::rpc {
 
 class Crowd;
 class HotLinks;
 class Link;
+class Throttle;
 
 // Tells when a stream can make progress, as net::FdWatch does. Made and destroyed on the loop's
 // thread.
@@ -50,9 +53,14 @@ struct LinkOptions {
   std::string peer;       // who it is, for people
   std::uint64_t tag = 0;  // for its owner
   FrameLimits limits;
-  // A message is refused while so much waits already: its peer does not read. One message may be
-  // larger.
+  // With more than this waiting to be written it is full: its owner should hold back what it has to
+  // send until there is room again, that is, until half of it has been written.
   std::size_t queue_bytes_max = std::size_t{256} << 20U;
+  // Whether it also stops reading while it is full: so that a peer that asks for more than it takes
+  // has to wait.
+  bool reads_while_full = true;
+  // Told when there is room again; or nothing.
+  std::shared_ptr<Throttle> throttle{};
   // Where a link goes on whose stream the loop can look at for less than it costs to be woken;
   // nothing: it always sleeps. Outlives the link.
   HotLinks* hot = nullptr;
@@ -85,8 +93,8 @@ class Link : public std::enable_shared_from_this<Link> {
   Link& operator=(const Link&) = delete;
 
   // Sends it, after all that was sent before. Any thread. Invalid if it does not fit into a frame;
-  // Unavailable if too much waits already, or if the connection is lost. What it refers to is kept
-  // until it has been written; borrowed memory must stay until then.
+  // Unavailable if the connection is lost. What it refers to is kept until it has been written;
+  // borrowed memory must stay until then.
   // `soon` instead of at once: with others that come meanwhile, from the loop, or as soon as
   // somebody waits in `read_while`. For many small messages, each of which would cost a system
   // call.
@@ -107,6 +115,15 @@ class Link : public std::enable_shared_from_this<Link> {
   // write; true if there was. And before the loop sleeps: false if there is something.
   bool poll();
   bool prepare_to_sleep();
+
+  // Too much waits to be written. Any thread.
+  bool is_full() const { return is_full_; }
+  // Whether the calling thread reads from some link now, and is in `on_message`.
+  static bool is_reading_here();
+  // Nothing is read while it is held. Any thread; each `hold` with its `release`.
+  void hold() { set_held(kHeldByOwner, true); }
+  void release() { set_held(kHeldByOwner, false); }
+  bool is_held() const { return held_ != 0; }
 
   // The other side does what it must not: the connection is lost. Any thread.
   void give_up(std::string reason) { lose(std::move(reason)); }
@@ -138,6 +155,8 @@ class Link : public std::enable_shared_from_this<Link> {
   };
   // Requires: the lock for reading.
   Progress read_some();
+  // Until it is held, or of no use any more; the rest waits. Requires: the lock for reading.
+  void deliver(std::vector<Message> messages);
   // A few times while there is more. The last progress, but Some if there was any before.
   Progress read_turn();
   void look_again();
@@ -155,6 +174,13 @@ class Link : public std::enable_shared_from_this<Link> {
   void set_sleeper(const Alarm* sleeper);
   void want_room(bool wanted);
   void update_watch();
+  // After the queue has become longer, and shorter. Requires: the lock of the output, which the
+  // second one releases meanwhile.
+  void look_if_full();
+  void look_if_room(std::unique_lock<std::mutex>& lock);
+  static constexpr unsigned int kHeldByOwner = 1;
+  static constexpr unsigned int kHeldSinceFull = 2;
+  void set_held(unsigned int why, bool held);
 
   Loop& loop_;
   LinkEvents& events_;
@@ -164,9 +190,12 @@ class Link : public std::enable_shared_from_this<Link> {
 
   std::mutex reading_;  // held by the thread that reads
   FrameReader reader_;
+  std::vector<Message> undelivered_;  // read before it was held; guarded by the lock for reading
   std::atomic<std::uint64_t> received_bytes_ = 0;
   std::atomic<std::uint64_t> sent_bytes_ = 0;
   std::atomic<bool> has_output_ = false;
+  std::atomic<bool> is_full_ = false;     // changed with the lock of the output
+  std::atomic<unsigned int> held_ = 0;    // why nothing is read
   std::atomic<bool> has_missed_ = false;  // the loop could not look because another thread read
   std::atomic<bool> is_lost_ = false;
   std::atomic<bool> is_closed_ = false;

@@ -2,6 +2,7 @@
 
 #include "muster/rpc/crowd.h"
 #include "muster/rpc/ring_stream.h"
+#include "muster/rpc/throttle.h"
 
 #include <gtest/gtest.h>
 
@@ -164,22 +165,28 @@ TEST_F(LinkTest, TakesMessagesFromManyThreadsAtOnce) {
   }
 }
 
-TEST_F(LinkTest, RefusesMoreForAPeerThatDoesNotRead) {
+TEST_F(LinkTest, IsFullForAPeerThatDoesNotReadUntilHalfOfItsQueueIsWritten) {
   LinkOptions options;
   options.queue_bytes_max = 1 << 20;
+  options.throttle = std::make_shared<Throttle>();
   left.emplace(loop, std::move(near_), options);
-  Result<> sent;
-  int count = 0;
-  while (sent && count < 1000) sent = left->link->send(request(count++, "", 100'000));
-  ASSERT_FALSE(sent);
-  EXPECT_EQ(sent.error().kind, ErrorKind::Unavailable);
-  EXPECT_NE(sent.error().message.find("worker1 does not read"), std::string::npos);
-  EXPECT_LE(left->link->queued_bytes(), std::size_t{1} << 21U);
-  // Once it reads, everything that was taken arrives.
-  right.emplace(loop, std::move(far_), options);
-  const auto taken = static_cast<std::size_t>(count - 1);
+  std::int64_t count = 0;
+  while (!left->link->is_full() && count < 1000) {
+    EXPECT_LE(left->link->queued_bytes(), options.queue_bytes_max);
+    ASSERT_TRUE(left->link->send(request(count++, "", 100'000)));
+  }
+  ASSERT_TRUE(left->link->is_full());
+  EXPECT_GT(left->link->queued_bytes(), options.queue_bytes_max);
+  EXPECT_TRUE(left->link->send(request(count++, ""))) << "it is up to its owner to stop";
+  auto waiter = std::async(std::launch::async, [&] {
+    return options.throttle->wait(SystemClock().now() + 60s,
+                                  [&] { return !left->link->is_full(); });
+  });
+  right.emplace(loop, std::move(far_), LinkOptions());
+  const auto taken = static_cast<std::size_t>(count);
   ASSERT_TRUE(run_until([&] { return right->messages.size() == taken; }));
-  EXPECT_TRUE(left->link->send(request(1, "again")));
+  EXPECT_TRUE(waiter.get());
+  EXPECT_FALSE(left->link->is_full());
 }
 
 TEST_F(LinkTest, RefusesAMessageThatFitsIntoNoFrame) {
@@ -530,6 +537,56 @@ TEST_P(SleepOnLinkTest, LosesNoAnswerOfThreadsThatSleepInTurns) {
   EXPECT_TRUE(run_until([&] { return running_count == 0; }));
   for (std::thread& thread : threads) thread.join();
   for (const auto& last : answered) EXPECT_EQ(last, kRounds);
+}
+
+TEST_P(SleepOnLinkTest, ReadsNothingWhileItIsHeld) {
+  left.emplace(loop, std::move(near_stream), LinkOptions());
+  right.emplace(loop, std::move(far_stream), LinkOptions());
+  // Those that came together with the one after which it is held wait, too.
+  right->heard = [](Link& link) {
+    if (!link.is_held()) link.hold();
+  };
+  for (std::int64_t id = 0; id < 10; ++id) ASSERT_TRUE(left->link->send(request(id, "x")));
+  ASSERT_TRUE(run_until([&] { return !right->messages.empty(); }));
+  // The other way it goes on.
+  ASSERT_TRUE(right->link->send(request(1, "back")));
+  ASSERT_TRUE(run_until([&] { return left->messages.size() == 1; }));
+  EXPECT_EQ(right->messages.size(), 1U);
+  right->heard = {};
+  right->link->release();
+  ASSERT_TRUE(run_until([&] { return right->messages.size() == 10; }));
+  for (std::int64_t id = 0; id < 10; ++id) {
+    EXPECT_EQ(right->messages[static_cast<std::size_t>(id)].id, id);
+  }
+}
+
+TEST_P(SleepOnLinkTest, StopsReadingWhileItsPeerDoesNotRead) {
+  LinkOptions options;
+  options.queue_bytes_max = 1 << 20;
+  options.reads_while_full = false;
+  left.emplace(loop, std::move(near_stream), LinkOptions());
+  right.emplace(loop, std::move(far_stream), options);
+  left->link->hold();
+  right->heard = [](Link& link) { EXPECT_TRUE(link.send(request(0, "", 1 << 20))); };
+  constexpr std::int64_t kCount = 100;
+  for (std::int64_t id = 0; id < kCount; ++id) ASSERT_TRUE(left->link->send(request(id, "x")));
+  ASSERT_TRUE(run_until([&] { return right->link->is_full(); }));
+  EXPECT_TRUE(right->link->is_held());
+  EXPECT_LT(right->messages.size(), std::size_t{kCount} / 2);
+  left->link->release();
+  ASSERT_TRUE(run_until([&] { return left->messages.size() == kCount; }));
+  EXPECT_FALSE(right->link->is_held());
+}
+
+TEST_P(SleepOnLinkTest, NoticesAfterwardsAtTheLatestThatItsPeerWentWhileItWasHeld) {
+  left.emplace(loop, std::move(near_stream), LinkOptions());
+  right.emplace(loop, std::move(far_stream), LinkOptions());
+  right->link->hold();
+  left.reset();
+  ASSERT_TRUE(run_until([&] { return true; }));
+  right->link->release();
+  ASSERT_TRUE(run_until([&] { return right->lost.has_value(); }));
+  EXPECT_EQ(*right->lost, "it closed the connection");
 }
 
 INSTANTIATE_TEST_SUITE_P(Streams, SleepOnLinkTest, ::testing::Values("Socket", "Ring"),

@@ -69,6 +69,11 @@ MessageType response_to(MessageType request);
 constexpr bool keeps_result(MessageType request) {
   return request == MessageType::ScriptRemoteCall || request == MessageType::PythonRemoteCall;
 }
+// Whether it calls a function.
+constexpr bool is_call(MessageType request) {
+  return request == MessageType::ScriptCall || request == MessageType::PythonCall ||
+         keeps_result(request);
+}
 // Whether the framework repeats it by itself when it fails; those are idempotent.
 bool is_retried(MessageType type);
 

@@ -46,6 +46,10 @@ CoreOptions NetworkAgent::core_options() {
     core.link.crowd = crowd_;
   }
   core.link.watch = watch_by(loop_);
+  // The loop writes what others wait for, and who reads may be the only one to write.
+  core.may_wait = [this] {
+    return std::this_thread::get_id() != io_thread_.load() && !Link::is_reading_here();
+  };
   core.open_stream = [this](Member member) { return open_stream(std::move(member)); };
   if (options_.faults) core.faults = std::make_shared<Faults>(*options_.faults);
   core.devices = std::make_shared<DeviceDirectory>(options_.self.name(), options_.device_support);

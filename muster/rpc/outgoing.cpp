@@ -59,31 +59,32 @@ std::uint64_t Outgoing::received_bytes() const {
 
 void Outgoing::submit(Message request, Duration timeout, TimePoint deadline,
                       std::unique_ptr<CallSink> sink) {
+  ++call_count_;
   if (auto fits = check_frame(request, around_.link.limits); !fits) {
-    return around_.calls->refuse(std::move(sink),
-                                 {CallErrorKind::Rejected, fits.error().message, "", false});
+    return refuse(std::move(sink), {CallErrorKind::Rejected, fits.error().message, "", false});
   }
   sink->set_helper(weak_from_this());
   std::unique_lock lock(mutex_);
+  // What is small and few, and what others count on, is never held up behind calls.
+  while (is_call(request.type) && is_full()) {
+    lock.unlock();
+    if (auto refused = wait_for_room(timeout, deadline)) {
+      return refuse(std::move(sink), std::move(*refused));
+    }
+    lock.lock();
+  }
   if (closed_) {
     CallError error = *closed_;
     error.sent = false;
     lock.unlock();
-    return around_.calls->refuse(std::move(sink), std::move(error));
+    return refuse(std::move(sink), std::move(error));
   }
   // The loop has not heard of it yet. What is called now need not fail with it.
   if (link_ && link_->is_lost()) let_go_of_link();
-  if (!link_ && waiting_bytes_ > around_.link.queue_bytes_max) {
-    const std::string text = fmt::format(
-        "{} bytes of calls wait for the connection to {} already; it cannot be reached yet",
-        waiting_bytes_, member_.info.describe());
-    lock.unlock();
-    return around_.calls->refuse(std::move(sink), {CallErrorKind::Unreachable, text, "", false});
-  }
   auto id = around_.calls->start({connection_, deadline, timeout, weak_from_this()}, sink);
   if (!id) {
     lock.unlock();
-    return around_.calls->refuse(std::move(sink), std::move(id.error()));
+    return refuse(std::move(sink), std::move(id.error()));
   }
   request.id = *id;
   if (!link_) {
@@ -105,6 +106,31 @@ void Outgoing::submit(Message request, Duration timeout, TimePoint deadline,
   }
 }
 
+void Outgoing::refuse(std::unique_ptr<CallSink> sink, CallError error) {
+  failed();
+  around_.calls->refuse(std::move(sink), std::move(error));
+}
+
+bool Outgoing::is_full() const {
+  if (closed_) return false;
+  if (link_ && !link_->is_lost()) return link_->is_full();
+  return waiting_bytes_ > around_.link.queue_bytes_max;
+}
+
+std::optional<CallError> Outgoing::wait_for_room(Duration timeout, TimePoint deadline) {
+  const auto has_room = [this] {
+    const std::lock_guard lock(mutex_);
+    return !is_full();
+  };
+  const bool may_wait = around_.may_wait && around_.may_wait();
+  if (may_wait && throttle_->wait(deadline, has_room)) return std::nullopt;
+  const std::string text =
+      fmt::format("more than {} bytes wait for {} already, which does not read them as fast",
+                  around_.link.queue_bytes_max, member().info.describe());
+  if (!may_wait) return CallError{CallErrorKind::Unreachable, text, "", false};
+  return CallError{CallErrorKind::Timeout, timeout_text(timeout) + ": " + text, "", false};
+}
+
 void Outgoing::help(internal::Waiter& waiter) {
   const SystemClock clock;
   const TimePoint started = clock.now();
@@ -119,7 +145,8 @@ void Outgoing::help(internal::Waiter& waiter) {
   const bool may_look = link && around_.link.hot != nullptr;
   lock.unlock();
   if (!link) return;
-  if (spin.wants_to_know(started)) spin.preempted(started, lost_to_others(started, spin.rested_until()));
+  if (spin.wants_to_know(started))
+    spin.preempted(started, lost_to_others(started, spin.rested_until()));
   // Of a large answer, each piece is waited for like a small one.
   std::uint64_t received = link->received_bytes();
   TimePoint since = started;
@@ -188,7 +215,7 @@ void Outgoing::timed_out(CallId id) {
   const std::shared_ptr<Link> link = link_;
   lock.unlock();
   // Best effort: the function may look whether anybody waits for it.
-  if (link) [[maybe_unused]]
+  if (link && !link->is_full()) [[maybe_unused]]
     const auto sent = link->send({kCancel, id, "", {}});
 }
 
@@ -258,6 +285,7 @@ Task<Result<>> Outgoing::try_to_connect(Member member) {
     const std::lock_guard lock(mutex_);
     options.tag = connection_;
   }
+  options.throttle = throttle_;
   greeting_ = Link::open(*around_.loop, std::move(*stream), std::move(options), *this);
   greeting_->set_limits(kHelloLimits);
   greeting_failure_.clear();
@@ -305,6 +333,7 @@ void Outgoing::connected() {
       }
     }
   }
+  throttle_->changed();
   heard_at_ = around_.loop->now();
   heard_bytes_ = said_bytes_ = 0;
   for (auto& [id, text] : refused) {
@@ -355,14 +384,15 @@ void Outgoing::on_lost(Link& link, std::string reason) {
   // Nothing more comes from it, so that no answer is taken for one to a call that has failed.
   link.close();
   const PeerId ended = link.tag();
-  const Duration silence = around_.loop->now() - heard_at_;
+  const LastHeard heard{around_.loop->now() - heard_at_, link.received_bytes() != heard_bytes_};
   {
     // A call may have found out before.
     const std::lock_guard lock(mutex_);
     if (link_.get() == &link) let_go_of_link();
     std::erase_if(going_, [&](const auto& one) { return one.get() == &link; });
   }
-  const std::string text = peer_lost_text(lost_member.info, reason, silence);
+  throttle_->changed();
+  const std::string text = peer_lost_text(lost_member.info, reason, heard);
   around_.calls->lost(ended, {CallErrorKind::Unreachable, text, "", true});
   around_.suspect(lost_member);
   if (around_.cut_off) around_.cut_off(lost_member);
@@ -384,6 +414,7 @@ void Outgoing::fail_waiting(const std::string& text) {
     waiting_bytes_ = 0;
     is_wanted_ = false;
   }
+  throttle_->changed();
   around_.calls->lost(ended, {CallErrorKind::Unreachable, text, "", false});
 }
 
@@ -460,7 +491,7 @@ void Outgoing::look_after(TimePoint now, Duration silence_max) {
     return link->give_up(fmt::format("nothing was heard from it for {} s",
                                      (now - heard_at_) / std::chrono::seconds(1)));
   }
-  if (link->sent_bytes() == said_bytes_) {
+  if (link->sent_bytes() == said_bytes_ && !link->is_full()) {
     [[maybe_unused]] const auto sent = link->send({kSignOfLife, 0, "", {}});
   }
   said_bytes_ = link->sent_bytes();
@@ -480,6 +511,7 @@ void Outgoing::close(const CallError& error) {
     waiting_bytes_ = 0;
     ended.push_back(connection_);
   }
+  throttle_->changed();
   if (greeting_) links.push_back(std::exchange(greeting_, nullptr));
   for (const auto& link : links) {
     link->close();

@@ -18,6 +18,7 @@
 #include "muster/rpc/hello.h"
 #include "muster/rpc/link.h"
 #include "muster/rpc/suspicion.h"
+#include "muster/rpc/throttle.h"
 
 #include <atomic>
 #include <cstddef>
@@ -50,6 +51,8 @@ struct Surroundings {
   std::function<Task<Result<Member>>(std::string name)> look_up;
   std::function<void(const Member&)> suspect;
   std::function<void(const Member&)> reached{};
+  // Whether the calling thread may wait for room; nothing: none may.
+  std::function<bool()> may_wait{};
   // The connection to it was lost, and when it has died; nothing in a dynamic group, where leases
   // tell.
   std::function<void(const Member&)> cut_off{};
@@ -71,6 +74,7 @@ class Outgoing final : public LinkEvents,
   void sleeps(const internal::Waiter& waiter) override;
   void slept(std::optional<Duration> total) override;
   void timed_out(CallId id) override;
+  void failed() override { ++failed_count_; }
 
   // It was started again somewhere else, or is the same.
   void update(const Member& member);
@@ -88,6 +92,9 @@ class Outgoing final : public LinkEvents,
 
   Member member() const;
   std::string_view kind() const;  // of the connection; empty when there is none
+  // Requests to it, and those that failed: what its functions answered with an error included.
+  std::uint64_t call_count() const { return call_count_; }
+  std::uint64_t failed_count() const { return failed_count_; }
   std::uint64_t sent_bytes() const;
   std::uint64_t received_bytes() const;
 
@@ -104,15 +111,21 @@ class Outgoing final : public LinkEvents,
   void connected();
   // Requires: the lock.
   bool is_crowded(TimePoint now) const;
+  // Too much waits for it already. Requires: the lock.
+  bool is_full() const;
+  // Waits until that is not so; why the call cannot be made, if it is still so then.
+  std::optional<CallError> wait_for_room(Duration timeout, TimePoint deadline);
   // The connection is lost, and the next one has another number: whoever calls from now on waits
   // for that. Requires: the lock.
   void let_go_of_link();
   void fail_waiting(const std::string& text);
+  void refuse(std::unique_ptr<CallSink> sink, CallError error);
 
   const Surroundings& around_;
   const WorkerInfo self_;
   const std::uint64_t self_incarnation_;
   const std::shared_ptr<Crowd> crowd_;  // may be nothing
+  const std::shared_ptr<Throttle> throttle_ = std::make_shared<Throttle>();
 
   mutable std::mutex mutex_;  // guards what follows
   Member member_;
@@ -136,6 +149,8 @@ class Outgoing final : public LinkEvents,
   Woken woken_{};
   Woken woken_before_{};
 
+  std::atomic<std::uint64_t> call_count_ = 0;
+  std::atomic<std::uint64_t> failed_count_ = 0;
   std::atomic<int> under_way_count_ = 0;  // requests on this connection, roughly
   std::atomic<bool> is_welcome_ = false;  // on the newest connection
 

@@ -55,6 +55,7 @@ class RingStream final : public Stream {
   // Also where the end of the other side is noticed.
   void woken() override;
 
+  bool has_ended() const override { return ended_.load(std::memory_order_acquire); }
   void close() override;
   std::string_view kind() const override { return "shared memory"; }
 

@@ -43,6 +43,9 @@ class Stream {
   // `fd` was ready: takes the signal back.
   virtual void woken() {}
 
+  // Whether the other side is known to have ended it; what came before may still be read. A socket
+  // tells only who reads or writes.
+  virtual bool has_ended() const { return false; }
   // Ends it for both sides; what is still inside may be lost.
   virtual void close() = 0;
   // "tcp", "shared memory", for people.

@@ -39,10 +39,12 @@ std::string retries_exhausted_text(std::int64_t retries_max, std::string_view la
 }
 
 std::string peer_lost_text(const WorkerInfo& peer, std::string_view reason,
-                           std::optional<Duration> silence) {
-  const std::string heard =
-      silence ? fmt::format("last heard {} ago", describe(*silence)) : "never heard";
-  return fmt::format("lost the connection to {}: {} ({})", peer.describe(), reason, heard);
+                           std::optional<LastHeard> heard) {
+  const std::string when =
+      heard ? fmt::format("last heard {} than {} ago", heard->was_since ? "less" : "more",
+                          describe(heard->ago))
+            : "never heard";
+  return fmt::format("lost the connection to {}: {} ({})", peer.describe(), reason, when);
 }
 
 std::string peer_died_text(const WorkerInfo& peer, std::string_view address) {

@@ -24,10 +24,14 @@ std::string timeout_text(Duration timeout);
 std::string injected_text(const Message& message);
 // With the text of the last attempt, which is what the reader needs.
 std::string retries_exhausted_text(std::int64_t retries_max, std::string_view last_error);
-// The connection to `peer` is gone. `silence`: since when nothing came from it; nothing if it was
-// never heard.
+// When somebody was last heard, as far as it is known: it is looked at only now and then.
+struct LastHeard {
+  Duration ago = Duration::zero();
+  bool was_since = false;  // something came after that, too
+};
+// The connection to `peer` is gone. `heard`: nothing if it never was.
 std::string peer_lost_text(const WorkerInfo& peer, std::string_view reason,
-                           std::optional<Duration> silence);
+                           std::optional<LastHeard> heard);
 // `peer` has ended without a word.
 std::string peer_died_text(const WorkerInfo& peer, std::string_view address);
 // A call or a retry that was still waiting when the agent stopped.

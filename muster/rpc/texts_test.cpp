@@ -49,9 +49,12 @@ TEST(Texts, NameTheLastErrorWhenAllRetriesAreUsed) {
 }
 
 TEST(Texts, SayWhichPeerIsLostAndWhenItWasLastHeard) {
-  EXPECT_EQ(peer_lost_text(peer(), "connection reset by peer", 1500ms),
+  EXPECT_EQ(peer_lost_text(peer(), "connection reset by peer", LastHeard{1500ms, false}),
             "lost the connection to WorkerInfo(id=1, name=worker1): connection reset by peer "
-            "(last heard 1.5s ago)");
+            "(last heard more than 1.5s ago)");
+  EXPECT_EQ(peer_lost_text(peer(), "connection reset by peer", LastHeard{1500ms, true}),
+            "lost the connection to WorkerInfo(id=1, name=worker1): connection reset by peer "
+            "(last heard less than 1.5s ago)");
   EXPECT_EQ(peer_lost_text(peer(), "connection refused", std::nullopt),
             "lost the connection to WorkerInfo(id=1, name=worker1): connection refused "
             "(never heard)");

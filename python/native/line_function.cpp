@@ -23,6 +23,7 @@ void LineFunction::invoke(rpc::Reader& arguments, rpc::Reply reply) const {
   auto run = [this, &arguments, &freight, waiting = std::move(waiting)] {
     freight.run_here([&] { load_and_run(arguments, std::move(*waiting)); });
   };
+  freight.stand_in_line();
   line().add(std::move(run), *freight.pool());
 }
 

@@ -206,6 +206,17 @@ class CallTest(TestCase):
         self.run_workers(body, size=3)
         self.assertEqual(path.read_text(), "20")
 
+    def test_many_large_calls_at_once_all_succeed(self):
+        def body(worker):
+            # More than may wait for a worker: whoever calls waits until there is room.
+            large = bytearray(32 << 20)
+            calls = [rpc.rpc_async(worker.next, len, (large,)) for _ in range(16)]
+            equal([call.wait() for call in calls], [len(large)] * 16)
+            echoes = [rpc.rpc_async(worker.next, bytearray, (large,)) for _ in range(16)]
+            check(all(echo.wait() == large for echo in echoes))
+
+        self.run_workers(body, size=2)
+
     def test_threads_of_a_program_call_at_once(self):
         def body(worker):
             results = {}

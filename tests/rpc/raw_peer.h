@@ -50,6 +50,11 @@ class RawConnection {
       write({reinterpret_cast<const char*>(buffer.data()), buffer.size()});
     }
   }
+  // Whether the other side has closed it, though not all was read, within so many milliseconds.
+  bool is_reset_within(int milliseconds) {
+    pollfd watched{socket_.get(), 0, 0};
+    return ::poll(&watched, 1, milliseconds) > 0;
+  }
   // The next message that is no sign of life; nothing if the connection ends before, or if none
   // comes in a time in which one certainly does.
   std::optional<Message> read() {
