@@ -193,6 +193,23 @@ class OperatorTest(TestCase):
 
         self.run_workers(body, size=2)
 
+    def test_an_operator_without_its_arguments_fails_at_the_call(self):
+        def body(worker):
+            for to in (worker.next, worker.name):
+                for call in (rpc.rpc_sync, rpc.rpc_async, rpc.remote):
+                    for given in ((), ((),), ([], {})):
+                        error = raised(RuntimeError, call, to, torch.add, *given)
+                        # 1.13 has a misprint: "to many any schema".
+                        has(error, "Overloaded torch operator invoked from Python failed to ma")
+                        has(error, "any schema", "aten::add.Tensor(Tensor self, Tensor other")
+                    error = raised(RuntimeError, call, to, torch.det)
+                    has(error, "missing value for argument", "aten::det(Tensor self)")
+                check(torch.equal(rpc.rpc_sync(to, torch.add, (torch.ones(1), 1)), torch.ones(1) + 1))
+
+        self.run_workers(body, size=2)
+        # Nothing was sent: who is called prints what goes wrong there.
+        self.assertNotIn("aten::", self.logs())
+
     def test_script_functions_are_called(self):
         def body(worker):
             for to in (worker.next, worker.name):

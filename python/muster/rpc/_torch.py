@@ -169,38 +169,20 @@ def is_native(function) -> bool:
         return False
 
 
-_schemas = {}
-
-
-def _schemas_of(name):
-    # (how many arguments must be given, the names of all)
-    found = _schemas.get(name)
-    if found is None:
-        found = []
-        for schema in torch._C._jit_get_schemas_for_operator(name):
-            required = sum(1 for one in schema.arguments if not one.has_default_value())
-            found.append((required, {one.name for one in schema.arguments}))
-        _schemas[name] = found
-    return found
-
-
 def check_arguments(function, args, kwargs):
-    """Raises if an operator can in no form be called with so many arguments of these names."""
-    if isinstance(function, torch.jit.ScriptFunction):
+    """Raises, in the words of this PyTorch, if an operator is called without the arguments it needs.
+
+    Only if there are none at all: operators also take what their schemas do not say, `size` as
+    several numbers and `out`, so nothing but the callee can tell for the others.
+    """
+    if args or kwargs or isinstance(function, torch.jit.ScriptFunction):
         return
     name = torch.jit._builtins._find_builtin(function)
-    given = len(args) + len(kwargs)
-    schemas = _schemas_of(name)
-    for required, names in schemas:
-        if required <= given <= len(names) and names.issuperset(kwargs):
-            return
-    # Operators also take what their schemas do not say: `size` as several numbers, `out`.
-    if not schemas or given > 0:
+    schemas = torch._C._jit_get_schemas_for_operator(name)
+    if any(all(one.has_default_value() for one in schema.arguments) for schema in schemas):
         return
-    raise RuntimeError(
-        f"Overloaded torch operator invoked from Python failed to match any schema: {name} with "
-        f"{given} arguments"
-    )
+    operator, _ = torch._C._jit_get_operation(name)
+    operator()
 
 
 def register(pickler):

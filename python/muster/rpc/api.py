@@ -170,12 +170,16 @@ def _future_of(call):
     return _torch.torch_future(call)
 
 
-def _is_native(func):
+def _is_native_call(func, args, kwargs):
+    """Whether PyTorch's own function is called; raises if it cannot be called like this."""
     if _torch is None:
         _look_for_torch()
         if _torch is None:
             return False
-    return _torch.is_native(func)
+    if not _torch.is_native(func):
+        return False
+    _torch.check_arguments(func, args, kwargs)
+    return True
 
 
 def _invoke(to, func, args, kwargs, timeout):
@@ -183,14 +187,11 @@ def _invoke(to, func, args, kwargs, timeout):
         return func._call(to, args, kwargs, _timeout(timeout))
     if not callable(func):
         raise TypeError("function should be callable.")
-    is_native = _is_native(func)
-    if is_native:
-        _torch.check_arguments(func, args or _NO_ARGS, kwargs or _NO_KWARGS)
     return _native.invoke(
         to,
         (func, args or _NO_ARGS, kwargs or _NO_KWARGS),
         None if timeout == UNSET_RPC_TIMEOUT else timeout,
-        is_native,
+        _is_native_call(func, args, kwargs),
         is_async(func),
     )
 
@@ -242,7 +243,7 @@ def remote(
             to,
             (func, args or _NO_ARGS, kwargs or _NO_KWARGS),
             _timeout(timeout),
-            _is_native(func),
+            _is_native_call(func, args, kwargs),
             is_async(func),
         )
     )
