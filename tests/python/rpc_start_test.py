@@ -56,6 +56,30 @@ class OptionsTest(unittest.TestCase):
             options.set_devices(["cpu"])
         self.assertEqual(len(options.device_maps["a"]), 2)
 
+    def test_devices_that_cannot_be_are_refused_when_they_are_set(self):
+        # Without PyTorch; rpc_tensor_test.py does it with.
+        self.assertNotIn("torch", sys.modules)
+        options = rpc.TensorPipeRpcBackendOptions()
+        for device in (-1, "cuda:-1"):
+            for refused in (
+                lambda: options.set_device_map("a", {device: 0}),
+                lambda: options.set_device_map("a", {0: device}),
+                lambda: options.set_devices([0, device]),
+                lambda: rpc.TensorPipeRpcBackendOptions(device_maps={"a": {device: 0}}),
+                lambda: rpc.TensorPipeRpcBackendOptions(devices=[device]),
+            ):
+                with self.assertRaises(RuntimeError) as raised:
+                    refused()
+                self.assertEqual(
+                    str(raised.exception), "Device index must not be negative, and cuda:-1 is"
+                )
+        for device in ("", ":", "-1", "cuda:", "cuda:x", "cuda:0:0"):
+            with self.assertRaisesRegex(RuntimeError, f"^Invalid device string: '{device}'$"):
+                options.set_device_map("a", {device: 0})
+        self.assertEqual((options.device_maps, options.devices), ({}, []))
+        options.set_device_map("a", {0: "cuda:1", "cpu": "cpu"})
+        self.assertEqual(options.device_maps, {"a": {"cuda:0": "cuda:1", "cpu": "cpu"}})
+
     def test_backends_are_registered_once(self):
         self.assertTrue(rpc.backend_registered("TENSORPIPE"))
         self.assertFalse(rpc.backend_registered("STUB"))

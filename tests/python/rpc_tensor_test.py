@@ -304,6 +304,26 @@ class FutureTest(TestCase):
         self.run_workers(body, size=2)
 
 
+class DeviceTest(TestCase):
+    def test_devices_that_cannot_be_are_refused_when_they_are_set(self):
+        options = rpc.TensorPipeRpcBackendOptions()
+        for device, text in ((-1, "Device index must not be negative"), ("cuda:-1", "Invalid device")):
+            for refused in (
+                lambda: options.set_device_map("a", {device: 0}),
+                lambda: options.set_device_map("a", {0: device}),
+                lambda: options.set_devices([0, device]),
+                lambda: rpc.TensorPipeRpcBackendOptions(device_maps={"a": {device: 0}}),
+            ):
+                with self.assertRaisesRegex(RuntimeError, f"^{text}"):
+                    refused()
+        self.assertEqual((options.device_maps, options.devices), ({}, []))
+
+    def test_devices_are_those_of_pytorch_even_without_an_accelerator(self):
+        options = rpc.TensorPipeRpcBackendOptions(device_maps={"a": {0: "cuda:1"}}, devices=[1])
+        one, two = torch.device("cuda:0"), torch.device("cuda:1")
+        self.assertEqual((options.device_maps, options.devices), ({"a": {one: two}}, [two]))
+
+
 class LateTest(TestCase):
     def test_pytorch_may_come_after_the_first_calls(self):
         # A program of its own: this one has it already.

@@ -56,14 +56,18 @@ class RpcBackendOptions:
 
 # A device is ("cpu", 0) or (kind, index) inside; programs give numbers, texts or torch.device.
 def _to_pair(device):
-    if isinstance(device, int):
-        return ("cuda", device)
-    kind = getattr(device, "type", None)
-    if kind is None:
-        text = str(device)
-        kind, _, index = text.partition(":")
-        return (kind, int(index) if index else 0)
-    return (kind, device.index or 0)
+    if isinstance(device, numbers.Integral):
+        kind, index = "cuda", int(device)
+    elif hasattr(device, "type"):
+        kind, index = device.type, device.index or 0
+    else:
+        kind, colon, number = str(device).partition(":")
+        if not kind.isidentifier() or (colon and not number.removeprefix("-").isdecimal()):
+            raise RuntimeError(f"Invalid device string: '{device}'")
+        index = int(number or 0)
+    if index < 0:
+        raise RuntimeError(f"Device index must not be negative, and {kind}:{index} is")
+    return (kind, index)
 
 
 def _to_device(device):
@@ -74,6 +78,9 @@ def _to_device(device):
     if torch is None:
         kind, index = _to_pair(device)
         return kind if kind == "cpu" else f"{kind}:{index}"
+    if isinstance(device, numbers.Integral):
+        # Of a number alone, PyTorch 2 makes no device where there is no accelerator.
+        return torch.device(*_to_pair(device))
     return torch.device(device)
 
 
