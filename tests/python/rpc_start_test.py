@@ -7,7 +7,9 @@ import sys
 import unittest
 
 import muster.rpc as rpc
-from workers import PATIENCE_SECONDS, TestCase, check, equal, free_port
+from muster import errors
+from muster.rpc._testing import FaultyTensorPipeRpcBackendOptions
+from workers import PATIENCE_SECONDS, TestCase, check, equal, raised
 
 
 def echo(value):
@@ -110,6 +112,65 @@ class OptionsTest(unittest.TestCase):
         self.assertFalse(rpc._is_current_rpc_agent_set())
 
 
+class FaultyOptionsTest(TestCase):
+    def options(self, **given):
+        given = {"messages_to_fail": [], "messages_to_delay": {}, "num_fail_sends": 0, **given}
+        return FaultyTensorPipeRpcBackendOptions(init_method=self.meeting, **given)
+
+    def check_starts_only_with(self, good, bad, text, change=lambda options: None):
+        """It is refused at the start with what is `bad`, and harms no start after that."""
+
+        def body(worker):
+            def start(given):
+                rpc.init_rpc(
+                    worker.name,
+                    backend=rpc.BackendType.FAULTY_TENSORPIPE,
+                    rank=worker.rank,
+                    world_size=worker.size,
+                    rpc_backend_options=given,
+                )
+
+            options = self.options(**bad)
+            change(options)
+            error = raised(RuntimeError, start, options)
+            equal((type(error), str(error)), (errors.InvalidError, text))
+            check(not rpc._is_current_rpc_agent_set())
+            start(self.options(**good))
+            equal(rpc.rpc_sync(worker.next, echo, (1,)), 1)
+            rpc.shutdown()
+
+        self.run_workers(body, body, starts=False)
+
+    def test_a_type_of_message_that_there_is_not_is_refused(self):
+        text = "No mapping to rpc::MessageType exists for NO_SUCH"
+        known = ["RREF_USER_DELETE", "PYTHON_RET"]  # also answers can fail and be late
+        self.check_starts_only_with(
+            {"messages_to_fail": known, "num_fail_sends": 1},
+            {"messages_to_fail": [*known, "NO_SUCH"], "num_fail_sends": 1},
+            text,
+        )
+        delays = {"RREF_USER_DELETE": 0.001, "PYTHON_RET": 0}
+        self.check_starts_only_with(
+            {"messages_to_delay": delays}, {"messages_to_delay": {**delays, "NO_SUCH": 0}}, text
+        )
+
+    def test_a_negative_delay_is_refused(self):
+        self.check_starts_only_with(
+            {"messages_to_delay": {"PYTHON_CALL": 0}},
+            {"messages_to_delay": {"PYTHON_CALL": -0.001}},
+            "Delays passed to FaultyTensorPipeAgent must be non-negative.",
+        )
+
+    def test_a_negative_number_of_failures_is_refused(self):
+        text = "numFailSends should be non-negative"
+        with self.assertRaisesRegex(RuntimeError, f"^{text}$"):
+            self.options(num_fail_sends=-1)
+        # And so it is where it was changed later.
+        self.check_starts_only_with(
+            {}, {}, text, change=lambda options: setattr(options, "num_fail_sends", -1)
+        )
+
+
 class MeetingTest(TestCase):
     def check_meets(self, method, prepare=lambda rank: None, rank=lambda rank: rank, count=3):
         def body(worker):
@@ -140,10 +201,10 @@ class MeetingTest(TestCase):
         self.run_workers(body, body, starts=False)
 
     def test_at_an_address(self):
-        self.check_meets(f"tcp://127.0.0.1:{free_port()}")
+        self.check_meets(f"tcp://127.0.0.1:{self.take_port()}")
 
     def test_by_the_environment(self):
-        port = free_port()
+        port = self.take_port()
 
         def prepare(rank):
             os.environ.pop("TORCHELASTIC_USE_AGENT_STORE", None)
@@ -152,7 +213,7 @@ class MeetingTest(TestCase):
         self.check_meets("env://", prepare)
 
     def test_by_the_environment_with_a_rank_that_is_not_given(self):
-        port = free_port()
+        port = self.take_port()
 
         def prepare(rank):
             os.environ.pop("TORCHELASTIC_USE_AGENT_STORE", None)
@@ -212,20 +273,20 @@ class StoreServer:
     """A server of a store, as an agent has one."""
 
     def __enter__(self):
-        self.port = free_port()
         program = (
             "import sys; from muster.store import TCPStore; "
-            f"store = TCPStore('127.0.0.1', {self.port}, is_master=True, wait_for_workers=False); "
-            "print('ready', flush=True); sys.stdin.read()"
+            "store = TCPStore('127.0.0.1', 0, is_master=True, wait_for_workers=False); "
+            "print(store.port, flush=True); sys.stdin.read()"
         )
         self.process = subprocess.Popen(
             [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
-        assert self.process.stdout.readline() == b"ready\n"
+        self.port = int(self.process.stdout.readline())
         return self
 
     def __exit__(self, *_):
         self.process.communicate(timeout=PATIENCE_SECONDS)
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -195,6 +195,15 @@ class TestCase(unittest.TestCase):
             path.read_text(errors="replace") for path in sorted(self.folder.glob("log.*"))
         )
 
+    def take_port(self):
+        """A port that nobody else is given while the test runs, and at which a worker may listen."""
+        holder = socket.socket()
+        # It is bound, but does not listen: who sets the same option may still do so.
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind(("127.0.0.1", 0))
+        self.addCleanup(holder.close)
+        return holder.getsockname()[1]
+
     # ---- programs of their own
 
     def run_script(self, text, *, arguments=(), options=(), env=None, expects=0):
@@ -220,12 +229,6 @@ class TestCase(unittest.TestCase):
             self.fail(f"it hangs; it printed\n{said[-8000:]}")
         self.assertEqual(process.returncode, expects, said[-8000:])
         return said
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def wait_until(is_so, what="it is so"):
