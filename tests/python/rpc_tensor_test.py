@@ -304,6 +304,28 @@ class FutureTest(TestCase):
         self.run_workers(body, size=2)
 
 
+class ProcessGroupTest(TestCase):
+    def test_a_process_group_alone_is_no_rpc(self):
+        def body(worker):
+            import torch.distributed
+
+            torch.distributed.init_process_group(
+                "gloo", init_method=worker.meeting, rank=0, world_size=1
+            )
+            try:
+                error = raised(RuntimeError, rpc.RRef, torch.ones(2))
+                equal(type(error), RuntimeError)
+                text = "Current RPC agent is not set! Did you initialize the RPC framework"
+                check(str(error).startswith(text), error)
+                for call in (rpc.rpc_sync, rpc.rpc_async, rpc.remote):
+                    error = raised(RuntimeError, call, "worker0", echo, (1,))
+                    check(str(error).startswith("RPC has not been initialized"), error)
+            finally:
+                torch.distributed.destroy_process_group()
+
+        self.run_workers(body, starts=False)
+
+
 class DeviceTest(TestCase):
     def test_devices_that_cannot_be_are_refused_when_they_are_set(self):
         options = rpc.TensorPipeRpcBackendOptions()
