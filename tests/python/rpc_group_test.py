@@ -1,11 +1,13 @@
 """Groups: who is in them, what they do together, how they end, and workers that come and go."""
 
+import collections
 import os
 import signal
 import threading
 import unittest
 
 import muster.rpc as rpc
+from muster import errors
 from workers import TestCase, Worker, check, equal, has, raised, wait_until
 
 
@@ -16,6 +18,41 @@ def echo(value):
 def read(path):
     wait_until(lambda: os.path.exists(path), f"there is {path}")
     return path
+
+
+_lock = threading.Lock()
+_arrived = collections.Counter()
+
+
+def arrive(where):
+    with _lock:
+        _arrived[where] += 1
+
+
+def arrived(where):
+    with _lock:
+        return _arrived[where]
+
+
+class Ready:
+    """Is pickled only when there is a file, and says with another that it is asked for."""
+
+    def __init__(self, asked, path):
+        self.asked = asked
+        self.path = path
+
+    def __reduce__(self):
+        open(self.asked, "x").close()
+        return (echo, (read(self.path),))
+
+
+def check_is_over():
+    """RPC has ended on this worker, and whoever uses it is told so."""
+    check(not rpc._is_current_rpc_agent_set())
+    calls = [lambda c=c: c("worker0", echo, (1,)) for c in (rpc.rpc_sync, rpc.rpc_async, rpc.remote)]
+    for call in (*calls, rpc.shutdown, rpc.get_worker_info, lambda: rpc.api._all_gather(1)):
+        error = raised(RuntimeError, call)
+        check(str(error).startswith("RPC has not been initialized"), error)
 
 
 def names():
@@ -75,24 +112,61 @@ class StaticTest(TestCase):
 
     def test_who_is_missing_is_named(self):
         def body(worker):
-            error = raised(RuntimeError, worker.start, world_size=3, rpc_timeout=1)
-            has(error, "2")
-            check(not rpc._is_current_rpc_agent_set())
+            rank = (0, 1, 3)[worker.rank]
+            open(self.folder / f"ready {rank}", "x").close()
+            for other in (0, 1, 3):
+                read(str(self.folder / f"ready {other}"))
+            error = raised(RuntimeError, worker.start, rank=rank, world_size=4, rpc_timeout=2)
+            equal(type(error), errors.TimedOutError)
+            check(str(error).startswith("rank 2 of 4 has not come within "), error)
+            check_is_over()
 
-        self.run_workers(body, body, starts=False)
+        self.run_workers(body, body, body, starts=False)
 
     def test_wrong_device_maps_fail_everywhere(self):
-        def body(worker):
-            options = worker.options(device_maps={"nobody": {0: 0}} if worker.rank == 0 else None)
-            try:
-                rpc.init_rpc(worker.name, rank=worker.rank, world_size=2, rpc_backend_options=options)
-            except (ValueError, RuntimeError) as error:
-                has(error, "Node worker0 has")
-            else:
-                raise AssertionError("it was accepted")
-            check(not rpc._is_current_rpc_agent_set())
+        # There are no devices without PyTorch.
+        for turn, (maps, text) in enumerate(
+            (
+                (
+                    [("nobody", {0: 0})],
+                    "Node worker0 has invalid target node names in its device maps: there is no nobody",
+                ),
+                (
+                    [("worker1", {0: "cpu"})],
+                    "Node worker0 has source devices with invalid indices in its device map for "
+                    "worker1 (cuda:0 to cpu); there are 0 devices",
+                ),
+                (
+                    [("worker1", {"cpu": 7})],
+                    "Node worker0 has target devices with invalid indices in its device map for "
+                    "worker1 (cpu to cuda:7); there are 0 devices",
+                ),
+                (
+                    [("worker1", {0: 0}), ("worker1", {1: 0})],
+                    "Node worker0 has duplicated target devices in its device map for worker1 "
+                    "(cuda:0 to cuda:0, cuda:1 to cuda:0)",
+                ),
+            )
+        ):
 
-        self.run_workers(body, body, starts=False)
+            def body(worker):
+                options = worker.options()
+                for to, map_ in maps if worker.rank == 0 else ():
+                    options.set_device_map(to, map_)
+                error = raised(
+                    ValueError,
+                    rpc.init_rpc,
+                    worker.name,
+                    rank=worker.rank,
+                    world_size=2,
+                    rpc_backend_options=options,
+                )
+                equal(type(error), errors.InvalidError)
+                equal(str(error), text)
+                check_is_over()
+
+            with self.subTest(text):
+                self.run_workers(body, body, starts=False, meeting=f"{self.meeting}.{turn}")
 
 
 class TogetherTest(TestCase):
@@ -106,31 +180,78 @@ class TogetherTest(TestCase):
                     rpc.api._all_gather(worker.rank, {"worker0", "worker1"}),
                     {"worker0": 0, "worker1": 1},
                 )
-            rpc.api._barrier({worker.name})
-            rpc.api._barrier({"worker0", "worker1", "worker2"})
+            rpc.api._wait_all_workers()
+            rpc.api._wait_all_workers(10)
+
+        self.run_workers(body, body, body)
+
+    def test_nobody_passes_a_barrier_before_all_have_come(self):
+        def pass_barrier(members, where):
+            rpc.rpc_sync(members[0], arrive, (where,))
+            rpc.api._barrier(members)
+
+        def body(worker):
+            everybody = [f"worker{n}" for n in range(4)]
+            for members in (everybody, everybody[worker.rank % 2 :: 2], {worker.name}):
+                members = sorted(members)
+                for turn in range(10):
+                    where = (*members, turn)
+                    pass_barrier(members, where)
+                    equal(rpc.rpc_sync(members[0], arrived, (where,)), len(members))
             threads = [
-                threading.Thread(target=lambda: rpc.api._barrier(["worker0", "worker1", "worker2"]))
+                threading.Thread(target=pass_barrier, args=(everybody, "from threads"))
                 for _ in range(3)
             ]
             for thread in threads:
                 thread.start()
             for thread in threads:
                 thread.join()
-            rpc.api._wait_all_workers()
-            rpc.api._wait_all_workers(10)
+            equal(rpc.rpc_sync("worker0", arrived, ("from threads",)), 3 * len(everybody))
 
-        self.run_workers(body, body, body)
+        self.run_workers(body, body, body, body)
+        # Errors of a barrier are only logged.
+        self.assertNotRegex(self.logs(), "Failed to complete barrier|Traceback")
+
+    def test_a_barrier_that_fails_says_so_in_the_log(self):
+        def body(worker):
+            rpc.api._barrier({worker.name, "nobody"})
+            has(
+                raised(RuntimeError, rpc.api._all_gather, 1, {worker.name, "nobody"}),
+                "could not find destination name nobody",
+            )
+
+        self.run_workers(body, body)
+        for rank in range(2):
+            has(
+                (self.folder / f"log.{rank}").read_text(),
+                f"Failed to complete barrier, got error name:worker{rank},rank:{rank} could not find "
+                "destination name nobody",
+            )
 
     def test_a_gather_ends_when_its_time_is_over(self):
+        # The others are told by who leads, who is the first by name, whenever they come.
         def body(worker):
             path = str(self.folder / "late")
+            if worker.rank == 1:
+                read(path)
+            error = raised(RuntimeError, rpc.api._all_gather, 1, None, 0.1 if worker.rank == 0 else 0)
+            equal(str(error), "Followers [worker1] timed out in _all_gather after 0.10 seconds")
             if worker.rank == 0:
-                error = raised(RuntimeError, rpc.api._all_gather, 1, None, 0.1)
-                has(error, "timed out in _all_gather after 0.10 seconds")
+                open(path, "x").close()
+
+        self.run_workers(body, body)
+
+    def test_who_gathers_does_not_wait_for_the_leader_beyond_its_time(self):
+        def body(worker):
+            path = str(self.folder / "late")
+            if worker.rank == 1:
+                error = raised(RuntimeError, rpc.api._all_gather, "in time", None, 0.1)
+                has(error, "RPCErr:1:RPC ran for more than set timeout")
                 open(path, "x").close()
             else:
                 read(path)
-                raised(RuntimeError, rpc.api._all_gather, 1, None, 0.1)
+                gathered = rpc.api._all_gather("late")
+                equal(gathered, {"worker0": "late", "worker1": "in time"})
 
         self.run_workers(body, body)
 
@@ -163,24 +284,85 @@ class EndTest(TestCase):
             rpc.rpc_sync(worker.next, echo, (1,))
             rpc.api._wait_all_workers()
             rpc.shutdown(graceful=False)
-            for call in (rpc.shutdown, rpc.get_worker_info, lambda: rpc.rpc_sync("worker0", echo)):
-                has(raised(RuntimeError, call), "RPC has not been initialized")
+            check_is_over()
+
+        self.run_workers(body, body, starts=False)
+
+    def test_after_the_end_every_call_says_that_there_is_no_rpc(self):
+        def body(worker):
+            worker.start()
+            equal(rpc.rpc_sync(worker.next, echo, (1,)), 1)
+            rpc.shutdown()
+            check_is_over()
 
         self.run_workers(body, body, starts=False)
 
     def test_the_time_of_a_shutdown_is_limited(self):
+        texts = (
+            "Followers [worker1] timed out in _all_gather after 0.20 seconds",
+            "RPCErr:1:RPC ran for more than set timeout",
+        )
+        for waiting, text in enumerate(texts):
+
+            def body(worker):
+                path = str(self.folder / f"late {waiting}")
+                worker.start()
+                if worker.rank == waiting:
+                    has(raised(RuntimeError, rpc.shutdown, timeout=0.2), text)
+                    open(path, "x").close()
+                else:
+                    read(path)
+                    rpc.shutdown(graceful=False)
+                check_is_over()
+
+            with self.subTest(text):
+                self.run_workers(body, body, starts=False, meeting=f"{self.meeting}.{waiting}")
+
+    def test_a_worker_that_is_not_ready_in_time_to_wait_for_all_has_ended_all_the_same(self):
         def body(worker):
-            path = str(self.folder / "late")
+            asked, over = str(self.folder / "asked"), str(self.folder / "over")
             worker.start()
             if worker.rank == 0:
-                raised(RuntimeError, rpc.shutdown, timeout=0.2)
-                check(not rpc._is_current_rpc_agent_set())
-                open(path, "x").close()
+                read(asked)
+                error = raised(RuntimeError, rpc.shutdown, timeout=0.2)
+                equal(str(error), "Followers [worker1] timed out in _all_gather after 0.20 seconds")
+                open(over, "x").close()
             else:
-                read(path)
-                rpc.shutdown(graceful=False)
+                # What it brings is being pickled for as long as the other one waits.
+                rpc.api._wait_all_workers = lambda timeout: rpc.api._all_gather(
+                    Ready(asked, over), timeout=timeout
+                )
+                error = raised(RuntimeError, rpc.shutdown, timeout=0.01)
+                has(error, "RPC ran for more than set timeout (10 ms)", "to be pickled")
+                rpc.api._wait_all_workers = rpc.api._own_wait_all_workers
+            check_is_over()
+            again = Worker(worker.rank, worker.size, f"{self.meeting}.again")
+            again.start()
+            equal(rpc.rpc_sync(again.next, echo, (1,)), 1)
+            rpc.shutdown()
 
         self.run_workers(body, body, starts=False)
+
+    def test_a_clean_up_that_raises_is_told_there_and_ends_everybody(self):
+        # Also what others have of its values, and it of theirs, holds up nobody.
+        def fail():
+            raise KeyError("simulated")
+
+        for turn, failing in enumerate(({1, 2}, {0}, {0, 1, 2})):
+
+            def body(worker):
+                worker.start()
+                rref = rpc.remote(worker.next, echo, ("theirs",))
+                equal(rref.to_here(), "theirs")
+                if worker.rank in failing:
+                    rpc.api._delete_all_user_and_unforked_owner_rrefs = fail
+                    equal(raised(KeyError, rpc.shutdown).args, ("simulated",))
+                else:
+                    rpc.shutdown()
+                check_is_over()
+
+            with self.subTest(failing):
+                self.run_workers(body, body, body, starts=False, meeting=f"{self.meeting}.{turn}")
 
     def test_calls_under_way_end_with_the_group(self):
         def body(worker):
