@@ -43,8 +43,18 @@ class OptionsTest(unittest.TestCase):
         with self.assertRaises(TypeError):
             rpc.TensorPipeRpcBackendOptions(5)  # by name only
         for wrong in (0, -1):
-            with self.assertRaises(RuntimeError):
+            text = f"^num_worker_threads must be positive, got {wrong}$"
+            with self.assertRaisesRegex(RuntimeError, text):
                 rpc.TensorPipeRpcBackendOptions(num_worker_threads=wrong)
+
+    def test_transports_and_channels_are_those_that_there_are(self):
+        with self.assertRaisesRegex(RuntimeError, "^Unknown transport: pigeon"):
+            rpc.TensorPipeRpcBackendOptions(_transports=["uv", "pigeon"])
+        with self.assertRaisesRegex(RuntimeError, "^Unknown channel: pigeon"):
+            rpc.TensorPipeRpcBackendOptions(_channels=["basic", "pigeon"])
+        for transports, shares in ((None, True), (["shm", "uv"], True), (["uv"], False)):
+            options = rpc.TensorPipeRpcBackendOptions(_transports=transports, _channels=["basic"])
+            self.assertEqual(options.shared_memory, shares)
 
     def test_device_maps_are_checked(self):
         options = rpc.TensorPipeRpcBackendOptions(device_maps={"a": {0: 1}})

@@ -25,7 +25,7 @@ def _seconds(value):
             f"not {value!r}"
         )
     if value < 0:
-        raise RuntimeError(f"RPC Timeout must be non-negative, not {value}")
+        raise RuntimeError(f"RPC Timeout must be non-negative, got {value}")
     return float(value)
 
 
@@ -99,6 +99,26 @@ def _to_device_map(device_map):
     return made
 
 
+# By the names that PyTorch's backend has for them.
+_TRANSPORTS = ("ibv", "shm", "uv")
+_CHANNELS = (
+    "basic",
+    "cma",
+    "cuda_basic",
+    "cuda_gdr",
+    "cuda_ipc",
+    "cuda_xth",
+    "mpt_uv",
+    "xth",
+)
+
+
+def _check_known(what, names, known):
+    for name in names or ():
+        if name not in known:
+            raise RuntimeError(f"Unknown {what}: {name}; there are: {', '.join(known)}")
+
+
 class TensorPipeRpcBackendOptions(RpcBackendOptions):
     """The options of the default backend; it has the name of the one that it stands in for.
 
@@ -123,11 +143,14 @@ class TensorPipeRpcBackendOptions(RpcBackendOptions):
         super().__init__(rpc_timeout, init_method)
         if num_worker_threads <= 0:
             raise RuntimeError(
-                f"num_worker_threads must be positive, not {num_worker_threads}"
+                f"num_worker_threads must be positive, got {num_worker_threads}"
             )
         self.num_worker_threads = num_worker_threads
-        self.shared_memory = shared_memory
-        # Accepted for the programs that give them; how workers talk is found out for each pair.
+        # How workers talk is found out for each pair; of those that PyTorch has, only shared memory
+        # can be left out.
+        _check_known("transport", _transports, _TRANSPORTS)
+        _check_known("channel", _channels, _CHANNELS)
+        self.shared_memory = shared_memory and (_transports is None or "shm" in _transports)
         self._transports = _transports
         self._channels = _channels
         self.device_maps = {}
