@@ -109,6 +109,11 @@ Task<Result<>> AgentCore::join(store::Store& store, GroupEntry entry) {
 }
 
 void AgentCore::accept(std::unique_ptr<Stream> stream, std::string where) {
+  if (reception_->stranger_count >= options_.strangers_max) {
+    log::warn("rpc", "{} closes a connection from {}: {} others have not said yet who they are",
+              self().describe(), where, reception_->stranger_count);
+    return;
+  }
   const ConnectionNumber number = next_incoming_++;
   incoming_.emplace(
       number, std::make_unique<Incoming>(reception_, std::move(stream), std::move(where), number,

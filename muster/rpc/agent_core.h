@@ -54,6 +54,7 @@ struct CoreOptions {
   std::shared_ptr<Faults> faults;  // nothing goes wrong on purpose if there are none
   // Whether the calling thread may wait; nothing: none may.
   std::function<bool()> may_wait{};
+  std::int64_t strangers_max = kStrangersMax;
 };
 
 // How it joins its group.

@@ -6,12 +6,15 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <arpa/inet.h>
 #include <array>
 #include <atomic>
 #include <chrono>
 #include <functional>
 #include <latch>
+#include <netinet/in.h>
 #include <string>
+#include <sys/socket.h>
 #include <thread>
 #include <vector>
 
@@ -166,8 +169,20 @@ class BackPressureOfAPeer : public ::testing::Test {
   void start() {
     AgentOptions options = options_for("worker0", 0, 2);
     options.queue_bytes_max = kQueueBytes;
+    options.strangers_max = 2;
     options.silence_max = 600s;  // it is not taken for dead
     ASSERT_TRUE(worker.start(options, store, 60s));
+  }
+  // Connects and says nothing.
+  RawConnection knock() {
+    const auto endpoint = net::parse_endpoint(worker.agent->address(), 0).value();
+    Fd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    address.sin_port = htons(static_cast<std::uint16_t>(endpoint.port));
+    EXPECT_EQ(::connect(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+    return RawConnection(std::move(socket));
   }
   static void answer(RawConnection& connection, std::int64_t value) {
     const auto request = connection.read();
@@ -205,6 +220,25 @@ TEST_F(BackPressureOfAPeer, AnInlineFunctionCannotWaitAndItsCallsAreRefused) {
   EXPECT_EQ(worker.async<std::string()>("worker0", 0.0, "flood").get(),
             "more than 1048576 bytes wait for WorkerInfo(id=1, name=worker1) already, which does "
             "not read them as fast");
+}
+
+TEST_F(BackPressureOfAPeer, OneStrangerPastTheLimitIsSentAwayAndKnownWorkersDoNotCount) {
+  start();
+  ASSERT_TRUE(worker.functions.add("one", [] { return std::int64_t{1}; }));
+  std::vector<RawConnection> known;
+  for (int count = 0; count < 3; ++count) known.push_back(peer.connect(0));
+  std::vector<RawConnection> strangers;
+  for (int count = 0; count < 2; ++count) strangers.push_back(knock());
+  EXPECT_TRUE(knock().is_ended());
+  for (RawConnection& stranger : strangers) EXPECT_FALSE(stranger.is_reset_within(0));
+  strangers.pop_back();
+  // Once that one is seen to have gone, there is room for another.
+  bool is_let_in = false;
+  for (int attempts = 0; attempts < 1000 && !is_let_in; ++attempts) {
+    RawConnection another = knock();
+    is_let_in = !another.is_closed_within(10);
+  }
+  EXPECT_TRUE(is_let_in);
 }
 
 TEST_F(BackPressureOfAPeer, ThatDoesNotReadItsAnswersIsServedNoFurtherUntilItDoes) {

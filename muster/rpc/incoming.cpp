@@ -142,6 +142,7 @@ Incoming::Incoming(std::shared_ptr<Reception> reception, std::unique_ptr<Stream>
       opened_at_(reception_->loop->now()),
       heard_at_(opened_at_) {
   LinkOptions options = reception_->link;
+  ++reception_->stranger_count;
   options.peer = where_;
   options.reads_while_full = false;
   link_ = Link::open(*reception_->loop, std::move(stream), std::move(options), *this);
@@ -153,7 +154,10 @@ Incoming::Incoming(std::shared_ptr<Reception> reception, std::unique_ptr<Stream>
                                        });
 }
 
-Incoming::~Incoming() { link_->close(); }
+Incoming::~Incoming() {
+  if (!from_) --reception_->stranger_count;
+  link_->close();
+}
 
 void Incoming::on_message(Link& link, Message message) {
   if (!from_) return greet(link, message);
@@ -193,6 +197,7 @@ Task<void> Incoming::let_in(std::shared_ptr<Link> link, Hello hello) {
     co_return;
   }
   from_ = std::make_shared<const WorkerInfo>(*from);
+  --reception_->stranger_count;
   link->set_limits(reception_->link.limits);
   [[maybe_unused]] const auto sent = link->send({kWelcome, 0, "", {}});
   if (from_->id() != reception_->self.id()) reception_->handler->on_worker_heard(*from_);

@@ -23,6 +23,10 @@
 
 namespace muster::rpc {
 
+// Connections of those who have not said yet who they are. Workers of the largest groups may all
+// come at once; what nobody ever says costs little, and ends after a while.
+inline constexpr std::int64_t kStrangersMax = 16384;
+
 // What all connections to one agent share; there until the last Responder is gone.
 struct Reception {
   explicit Reception(WorkerInfo who) : self(std::move(who)) {}
@@ -42,6 +46,7 @@ struct Reception {
   std::function<void(Duration, std::function<void()>)> later;
   std::atomic<bool> is_open = true;            // once it is not, nothing is answered any more
   std::atomic<std::int64_t> active_count = 0;  // requests that are not answered
+  std::int64_t stranger_count = 0;             // on the loop
 };
 
 // The requests of one connection for which nobody waits any more; those that it has heard of. Any

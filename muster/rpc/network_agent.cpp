@@ -41,6 +41,7 @@ CoreOptions NetworkAgent::core_options() {
   core.connect_timeout = options_.connect_timeout;
   core.link.limits = options_.limits;
   core.link.queue_bytes_max = options_.queue_bytes_max;
+  core.strangers_max = options_.strangers_max;
   if (options_.spins) {
     core.link.hot = &hot_;
     core.link.crowd = crowd_;

@@ -59,6 +59,7 @@ struct AgentOptions {
   std::shared_ptr<DeviceSupport> device_support;  // nothing: tensors of the CPU alone
   FrameLimits limits;
   std::size_t queue_bytes_max = std::size_t{256} << 20U;
+  std::int64_t strangers_max = kStrangersMax;
   GroupOptions group;
   std::optional<FaultOptions> faults;  // nothing: nothing goes wrong on purpose
 };
