@@ -2,6 +2,8 @@
 
 #include "muster/rpc/texts.h"
 
+#include <fmt/format.h>
+
 #include <functional>
 #include <memory>
 #include <optional>
@@ -33,6 +35,14 @@ DeviceRoute response_route(const Request& request) {
   const DeviceDirectory* const devices = request.responder.devices();
   if (devices != nullptr) return devices->response_to(peer);
   return {.direction = DeviceRoute::Direction::Response, .peer = peer};
+}
+
+CallError unreadable_answer(std::string_view reason) {
+  return {CallErrorKind::Remote, fmt::format("its answer cannot be read: {}", reason), "", true};
+}
+
+CallError unreadable_answer(const Failure& thrown) {
+  return unreadable_answer(fmt::format("{}: {}", thrown.type, thrown.text));
 }
 
 // One call while it is served; ends with its answer.

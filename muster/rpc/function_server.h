@@ -107,6 +107,10 @@ struct ResponseContext {
   DeviceSupport* device_support = nullptr;
 };
 
+// An answer came, and is of no use.
+CallError unreadable_answer(std::string_view reason);
+CallError unreadable_answer(const Failure& thrown);
+
 // What a call came to. Throws nothing.
 template <typename T>
 CallResult<T> decode_response(CallResult<Message> outcome, const ResponseContext& context = {},
@@ -116,16 +120,18 @@ CallResult<T> decode_response(CallResult<Message> outcome, const ResponseContext
     return call_failed({CallErrorKind::Remote,
                         "it answered with a message of type " + name_of(outcome->type), "", true});
   }
-  Freight freight(context.references);
-  auto value = decode<T>(outcome->payload, outcome->buffers, {&freight, context.device_support});
-  if (!value) {
-    return call_failed(
-        {CallErrorKind::Remote, "its answer cannot be read: " + value.error().message, "", true});
-  }
-  if constexpr (std::is_void_v<T>) {
-    return {};
-  } else {
-    return std::move(*value);
+  // A codec of a program's own may throw, and whoever reads must not be taken down by it.
+  try {
+    Freight freight(context.references);
+    auto value = decode<T>(outcome->payload, outcome->buffers, {&freight, context.device_support});
+    if (!value) return call_failed(unreadable_answer(value.error().message));
+    if constexpr (std::is_void_v<T>) {
+      return {};
+    } else {
+      return std::move(*value);
+    }
+  } catch (...) {
+    return call_failed(unreadable_answer(describe_current_exception()));
   }
 }
 
