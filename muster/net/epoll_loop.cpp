@@ -7,6 +7,7 @@
 #include <ctime>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <system_error>
 #include <unistd.h>
 #include <utility>
 
@@ -132,10 +133,17 @@ void EpollLoop::run_in_background(std::function<void()> work) {
     entry = background_.erase(entry);
   }
   Background& background = background_.emplace_back();
-  background.thread = std::thread([&background, work = std::move(work)] {
+  const auto run = [&background, work = std::move(work)] {
     work();
     background.done = true;
-  });
+  };
+  try {
+    background.thread = std::thread(run);
+  } catch (const std::system_error&) {
+    // The system lets none be started. Better that the loop waits than that nothing ever comes.
+    run();
+    background_.pop_back();
+  }
 }
 
 int EpollLoop::wait_for_events(epoll_event* events, int timeout) {

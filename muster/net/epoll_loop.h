@@ -95,7 +95,8 @@ class EpollLoop final : public Loop {
   void run_what_is_left() { run_posted(); }
 
   // Runs `work` on a thread of its own, for the few calls that can only block (name resolution).
-  // The loop joins the thread when it is destroyed, so `work` must end by itself.
+  // The loop joins the thread when it is destroyed, so `work` must end by itself. Where the system
+  // lets no thread be started it runs here.
   void run_in_background(std::function<void()> work);
 
  private:

@@ -1,6 +1,7 @@
 #include "muster/net/epoll_loop.h"
 
 #include "muster/base/fd.h"
+#include "tests/net/no_new_threads.h"
 
 #include <gtest/gtest.h>
 
@@ -325,6 +326,16 @@ TEST(EpollLoop, RunsBlockingWorkOnAnotherThreadAndGoesOnMeanwhile) {
   });
   loop.run();
   EXPECT_NE(where, std::this_thread::get_id());
+}
+
+TEST(EpollLoop, DoesBackgroundWorkItselfWhereNoThreadCanBeStarted) {
+  EpollLoop loop;
+  int done = 0;
+  {
+    const testing::NoNewThreads none;
+    for (int index = 0; index < 4; ++index) loop.run_in_background([&] { ++done; });
+  }
+  EXPECT_EQ(done, 4);
 }
 
 TEST(EpollLoop, WaitsForItsBackgroundWorkBeforeItGoes) {

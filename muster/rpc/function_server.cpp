@@ -244,7 +244,10 @@ void FunctionServer::serve_call(Request request) {
   if (function->run() == Run::Inline) return call->run(*function);
   call->wait_for_thread();
   if (!pool_.post([call, function] { call->run(*function); })) {
-    call->fail({"", error_on_node_text(id_, "this worker is stopping")});
+    const std::string_view problem = pool_.is_stopped()
+                                         ? "this worker is stopping"
+                                         : "this worker can start no thread to run it";
+    call->fail({"", error_on_node_text(id_, problem)});
   }
 }
 

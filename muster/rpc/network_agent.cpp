@@ -13,6 +13,7 @@
 #include <future>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <system_error>
 #include <utility>
 
 namespace muster::rpc {
@@ -68,11 +69,16 @@ Result<std::shared_ptr<NetworkAgent>> NetworkAgent::start(AgentOptions options,
                                                           RequestHandler& handler,
                                                           Duration patience) {
   auto agent = std::make_shared<NetworkAgent>(std::move(options), handler);
+  try {
+    agent->thread_ = std::thread([raw = agent.get()] {
+      ::prctl(PR_SET_NAME, "rpc-io", 0, 0, 0);
+      raw->loop_.run();
+    });
+  } catch (const std::system_error& thrown) {
+    return fail(ErrorKind::Unavailable,
+                fmt::format("cannot start the I/O thread of RPC: {}", thrown.code().message()));
+  }
   agent->is_running_ = true;
-  agent->thread_ = std::thread([raw = agent.get()] {
-    ::prctl(PR_SET_NAME, "rpc-io", 0, 0, 0);
-    raw->loop_.run();
-  });
   agent->io_thread_ = agent->thread_.get_id();
   std::promise<Result<>> up;
   std::future<Result<>> outcome = up.get_future();

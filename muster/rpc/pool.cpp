@@ -1,9 +1,13 @@
 #include "muster/rpc/pool.h"
 
 #include "muster/base/assert.h"
+#include "muster/base/log.h"
+
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <pthread.h>
+#include <system_error>
 #include <utility>
 
 namespace muster::rpc {
@@ -16,8 +20,8 @@ thread_local Pool* current_pool = nullptr;
 
 }  // namespace
 
-Pool::Pool(std::string name, std::size_t thread_count)
-    : name_(std::move(name)), thread_count_(thread_count) {
+Pool::Pool(std::string name, std::size_t thread_count, std::size_t threads_max)
+    : name_(std::move(name)), thread_count_(thread_count), threads_max_(threads_max) {
   MUSTER_ASSERT(thread_count > 0);
 }
 
@@ -29,19 +33,36 @@ bool Pool::post(std::function<void()> work) {
   queue_.push_back(std::move(work));
   if (sleeping_count_ > 0) changed_.notify_one();
   // One that has been woken but does not run yet still counts as asleep, for one piece of work.
-  add_thread_if_needed();
+  const std::string problem = add_thread_if_needed();
+  const bool is_taken = alive_count_ > 0;
+  if (!is_taken) {
+    work = std::move(queue_.back());  // what it holds may call back into the pool
+    queue_.pop_back();
+  }
   std::vector<std::thread> ended = take_ended();
   lock.unlock();
   for (std::thread& thread : ended) thread.join();
-  return true;
+  if (!problem.empty()) log::warn("rpc", "{}", problem);
+  return is_taken;
 }
 
-void Pool::add_thread_if_needed() {
+std::string Pool::add_thread_if_needed() {
   // Whoever sleeps has been woken, or will look before it sleeps.
-  if (queue_.size() <= sleeping_count_ || active_count() >= thread_count_) return;
-  if (alive_count_ >= kPoolThreadsMax) return;
-  ++alive_count_;
-  threads_.emplace_back([this] { run(); });
+  if (queue_.size() <= sleeping_count_ || active_count() >= thread_count_) return {};
+  if (alive_count_ >= threads_max_) return {};
+  threads_.emplace_back();
+  try {
+    threads_.back() = std::thread([this] { run(); });
+    ++alive_count_;  // it does not look before we let go of the lock
+    is_short_ = false;
+    return {};
+  } catch (const std::system_error& thrown) {
+    // Too many threads or processes, or no memory for a stack. The next piece of work tries again.
+    threads_.pop_back();
+    if (std::exchange(is_short_, true)) return {};
+    return fmt::format("cannot start a thread of {} beside the {} that there are: {}", name_,
+                       alive_count_, thrown.code().message());
+  }
 }
 
 std::vector<std::thread> Pool::take_ended() {
@@ -95,6 +116,11 @@ void Pool::stop() {
   for (std::thread& thread : threads) thread.join();
 }
 
+bool Pool::is_stopped() const {
+  const std::lock_guard lock(mutex_);
+  return stopped_;
+}
+
 bool Pool::is_current() const { return current_pool == this; }
 
 std::size_t Pool::idle_count() const {
@@ -111,9 +137,13 @@ std::size_t Pool::waiting_count() const {
 
 Pool::Waiting::Waiting() : pool_(current_pool) {
   if (pool_ == nullptr) return;
-  const std::lock_guard lock(pool_->mutex_);
-  ++pool_->waiting_count_;
-  pool_->add_thread_if_needed();  // what has ended is joined by others: we hold locks here
+  std::string problem;
+  {
+    const std::lock_guard lock(pool_->mutex_);
+    ++pool_->waiting_count_;
+    problem = pool_->add_thread_if_needed();  // what has ended is joined by others
+  }
+  if (!problem.empty()) log::warn("rpc", "{}", problem);
 }
 
 Pool::Waiting::~Waiting() {

@@ -5,6 +5,8 @@
 // work, so that calls which come back to where they started never wait for a thread of their own
 // pool, however few there are.
 //
+// Where the system lets it start no more threads, it goes on with those that there are.
+//
 // Owned by an agent. `post` from any thread.
 #pragma once
 
@@ -25,19 +27,21 @@ inline constexpr std::size_t kPoolThreadsMax = 4096;
 class Pool {
  public:
   // Threads are started when there is work for them. `name` is what ps(1) shows. Requires:
-  // thread_count > 0.
-  Pool(std::string name, std::size_t thread_count);
+  // thread_count > 0. There are never more than `threads_max`, those that wait included.
+  Pool(std::string name, std::size_t thread_count, std::size_t threads_max = kPoolThreadsMax);
   // As `stop`.
   ~Pool();
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
 
-  // Runs `work` on a thread of the pool; it must not throw. False once the pool is stopped.
+  // Runs `work` on a thread of the pool; it must not throw. False, and it never runs, once the pool
+  // is stopped, and if there is no thread and the system lets none be started.
   bool post(std::function<void()> work);
 
   // Takes no more work, finishes what it has, and ends the threads. Not from one of them.
   void stop();
 
+  bool is_stopped() const;
   std::size_t thread_count() const { return thread_count_; }
   // Whether this thread is one of them.
   bool is_current() const;
@@ -60,8 +64,9 @@ class Pool {
 
  private:
   void run();
-  // Starts a thread if there is work that nobody is there to take. Requires: the lock.
-  void add_thread_if_needed();
+  // Starts a thread if there is work that nobody is there to take. A text to be logged without the
+  // lock if that was wanted and did not go. Requires: the lock.
+  std::string add_thread_if_needed();
   // Those that have ended, to be joined without the lock. Requires: the lock.
   std::vector<std::thread> take_ended();
   // Threads that are not in a Waiting.
@@ -69,6 +74,7 @@ class Pool {
 
   const std::string name_;
   const std::size_t thread_count_;
+  const std::size_t threads_max_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<std::function<void()>> queue_;
@@ -78,6 +84,7 @@ class Pool {
   std::size_t sleeping_count_ = 0;
   std::size_t waiting_count_ = 0;
   bool stopped_ = false;
+  bool is_short_ = false;  // the last thread that was wanted could not be started
 };
 
 }  // namespace muster::rpc

@@ -120,6 +120,32 @@ TEST(Pool, GoesBackToItsNumberOfThreads) {
   EXPECT_EQ(pool.waiting_count(), 0U);
 }
 
+// Those that wait count, too.
+TEST(Pool, HasAsManyThreadsAsItMayAndNoMore) {
+  constexpr std::size_t kThreadsMax = 3;
+  Pool pool("test", 1, kThreadsMax);
+  const Promise<> awaited;
+  std::atomic<bool> has_begun = false;
+  std::atomic<int> too_early = 0;
+  for (std::size_t index = 0; index < kThreadsMax; ++index) {
+    ASSERT_TRUE(pool.post([&] {
+      EXPECT_TRUE(awaited.future().wait());
+      if (has_begun) ++too_early;
+    }));
+  }
+  // One after the other begins, while those before it wait.
+  const TimePoint deadline = SystemClock().now() + 60s;
+  while (pool.waiting_count() < kThreadsMax && SystemClock().now() < deadline) {
+    std::this_thread::yield();
+  }
+  EXPECT_EQ(pool.waiting_count(), kThreadsMax);
+  ASSERT_TRUE(pool.post([&] { has_begun = true; }));
+  awaited.set({});
+  pool.stop();
+  EXPECT_TRUE(has_begun);
+  EXPECT_LT(too_early, static_cast<int>(kThreadsMax)) << "it did not wait for any of them";
+}
+
 TEST(Pool, TakesNothingOnceItIsStopped) {
   Pool pool("test", 2);
   pool.stop();
