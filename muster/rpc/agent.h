@@ -58,6 +58,8 @@ class Responder {
   void begins() {
     if (back_ != nullptr) back_->begins();
   }
+  // Answers nothing, since the connection is about to end: that tells whoever waits.
+  void abandon() { back_.reset(); }
   bool is_cancelled() const { return back_ != nullptr && back_->is_cancelled(); }
   const DeviceDirectory* devices() const { return back_ == nullptr ? nullptr : back_->devices(); }
   ConnectionNumber connection() const {

@@ -48,7 +48,8 @@ class Freight {
   virtual void stand_in_line() {}
   // Those threads, which are there for as long as the message is served.
   virtual Pool* pool() { return nullptr; }
-  // Runs it in this thread, as a part of the function that the message calls.
+  // Runs it in this thread, as a part of the function that the message calls. Drops it if no
+  // function is begun any more.
   virtual void run_here(const std::function<void()>& work) { work(); }
 
   // By number. Written: what was given away with this message. Read: what the message can be used

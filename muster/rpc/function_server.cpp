@@ -84,6 +84,7 @@ class FunctionServer::Call final : public ReplySink, private Freight {
 
   void wait_for_thread() { stand_in_line(); }
   void run(const Function& function) {
+    if (!may_begin()) return fail({"", error_on_node_text(server_.id_, "this worker has stopped")});
     is_asynchronous_ = function.is_asynchronous();
     if (is_asynchronous_) ++*asynchronous_count_;
     as_callee([&] { function.invoke(reader_, Reply(*this)); });
@@ -129,11 +130,13 @@ class FunctionServer::Call final : public ReplySink, private Freight {
   std::string_view payload() const { return request_.message.payload; }
 
   bool resume(std::function<void()> work) override {
-    return server_.pool_.post([this, work = std::move(work)] { as_callee(work); });
+    return server_.pool_.post([this, work = std::move(work)] { run_here(work); });
   }
   void stand_in_line() override { request_.responder.waits(bytes_of(request_.message)); }
   Pool* pool() override { return &server_.pool_; }
-  void run_here(const std::function<void()>& work) override { as_callee(work); }
+  void run_here(const std::function<void()>& work) override {
+    if (may_begin()) as_callee(work);  // else whoever has it drops it, and the reply with it
+  }
 
   // Runs what belongs to the function. This call may be gone when it returns.
   template <typename Work>
@@ -145,6 +148,13 @@ class FunctionServer::Call final : public ReplySink, private Freight {
     work();
     current_caller = outer;
     current_responder = outer_responder;
+  }
+
+  // If not, nobody hears of it.
+  bool may_begin() {
+    if (!server_.drops_) return true;
+    request_.responder.abandon();
+    return false;
   }
 
   bool read_reference() {

@@ -39,7 +39,10 @@ class FunctionServer final : public RequestHandler {
   void on_worker_joined(const WorkerInfo& worker, std::uint64_t incarnation) override;
   void on_worker_heard(const WorkerInfo& worker) override;
   void on_connection_lost(ConnectionNumber connection) override;
-  // Finishes what runs. After the agent was shut down.
+  // From now on no function is begun. Requests that wait are dropped when a thread comes to them,
+  // and nobody is answered: for an agent that ends all its connections next.
+  void drop_what_waits() { drops_ = true; }
+  // Finishes what it has. After the agent was shut down.
   void stop() { pool_.stop(); }
 
   std::size_t thread_count() const { return pool_.thread_count(); }
@@ -60,6 +63,7 @@ class FunctionServer final : public RequestHandler {
   const std::shared_ptr<std::atomic<std::int64_t>> asynchronous_count_ =
       std::make_shared<std::atomic<std::int64_t>>(0);
   std::atomic<bool> is_open_ = true;
+  std::atomic<bool> drops_ = false;
   std::mutex mutex_;              // guards what follows
   std::vector<Request> waiting_;  // until it is open
   Pool pool_;

@@ -260,10 +260,12 @@ CallResult<> shutdown(ShutdownOptions options) {
   Process& state = process();
   std::shared_ptr<NetworkAgent> agent;
   std::shared_ptr<rref::Keeper> keeper;
+  FunctionServer* serving = nullptr;  // only this thread ends it
   {
     const std::lock_guard lock(state.mutex);
     agent = state.agent;
     keeper = state.keeper;
+    serving = state.server.get();
     if (!agent || state.is_starting) return call_failed(internal::not_initialized());
     if (caller() != nullptr || agent->callbacks().is_current()) {
       return call_failed({CallErrorKind::Rejected,
@@ -289,6 +291,8 @@ CallResult<> shutdown(ShutdownOptions options) {
     leads = agent->is_static() && !names.empty() &&
             *std::min_element(names.begin(), names.end()) == agent->self().name();
   }
+  // Nobody hears any more what would be begun now, and it could take for ever.
+  if (!options.graceful || !outcome) serving->drop_what_waits();
   if (options.graceful && outcome) agent->end_group();
   if (leads && outcome) agent->wait_for_peers_to_leave();
   const std::string leaks = keeper->stop();

@@ -60,7 +60,8 @@ struct InitOptions {
 Result<> init(InitOptions options = {});
 
 struct ShutdownOptions {
-  // Waits until all workers call it and nothing is left to do; otherwise this worker just goes.
+  // Waits until all workers call it and nothing is left to do; otherwise this worker just goes: it
+  // waits for functions that run now, and begins none of those that others have called.
   bool graceful = true;
   Duration timeout = Duration::zero();  // 0: as long as all are alive
   // Otherwise references that other workers still have to values of this one are an error, with a
