@@ -14,9 +14,16 @@ constexpr std::array<std::string_view, 5> kNames = {"debug", "info", "warn", "er
 constexpr std::size_t kQuoteBytesMax = 120;
 
 std::atomic<Level> threshold = Level::Info;
-// Recursive: a sink may have something to log itself.
-std::recursive_mutex sink_mutex;
-std::function<void(Level, std::string_view, std::string_view)> sink;  // guarded by sink_mutex
+struct Output {
+  // Recursive: a sink may have something to log itself.
+  std::recursive_mutex mutex;
+  std::function<void(Level, std::string_view, std::string_view)> sink;  // guarded by it
+};
+Output& output() {
+  // Never destroyed: threads that go on at the end of the program may have something to say.
+  static auto* const kOutput = new Output;
+  return *kOutput;
+}
 
 }  // namespace
 
@@ -34,8 +41,9 @@ bool parse_level(std::string_view text, Level& out) {
 }
 
 void set_sink(std::function<void(Level, std::string_view, std::string_view)> new_sink) {
-  const std::lock_guard lock(sink_mutex);
-  sink = std::move(new_sink);
+  Output& out = output();
+  const std::lock_guard lock(out.mutex);
+  out.sink = std::move(new_sink);
 }
 
 std::string line_of(Level level, std::string_view part, std::string_view message) {
@@ -44,9 +52,10 @@ std::string line_of(Level level, std::string_view part, std::string_view message
 }
 
 void write(Level level, std::string_view part, std::string_view message) {
-  const std::lock_guard lock(sink_mutex);
-  if (sink) {
-    sink(level, part, message);
+  Output& out = output();
+  const std::lock_guard lock(out.mutex);
+  if (out.sink) {
+    out.sink(level, part, message);
     return;
   }
   const std::string line = line_of(level, part, message) + '\n';

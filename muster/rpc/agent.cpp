@@ -8,8 +8,15 @@
 namespace muster::rpc {
 namespace {
 
-std::mutex current_mutex;
-std::shared_ptr<Agent> current;  // guarded by it
+struct Current {
+  std::mutex mutex;
+  std::shared_ptr<Agent> agent;  // guarded by it
+};
+Current& current() {
+  // Never destroyed: threads that are still in a call at the end of the program may use it.
+  static auto* const kCurrent = new Current;
+  return *kCurrent;
+}
 
 }  // namespace
 
@@ -37,21 +44,24 @@ Future<Message> Agent::send(std::string_view to, Message request,
 }
 
 Result<> set_current_agent(std::shared_ptr<Agent> agent) {
-  const std::lock_guard lock(current_mutex);
-  if (current) return fail(ErrorKind::Conflict, already_initialized_text());
-  current = std::move(agent);
+  Current& now = current();
+  const std::lock_guard lock(now.mutex);
+  if (now.agent) return fail(ErrorKind::Conflict, already_initialized_text());
+  now.agent = std::move(agent);
   return {};
 }
 
 void clear_current_agent() {
   std::shared_ptr<Agent> dropped;
-  const std::lock_guard lock(current_mutex);
-  dropped.swap(current);
+  Current& now = current();
+  const std::lock_guard lock(now.mutex);
+  dropped.swap(now.agent);
 }
 
 std::shared_ptr<Agent> current_agent() {
-  const std::lock_guard lock(current_mutex);
-  return current;
+  Current& now = current();
+  const std::lock_guard lock(now.mutex);
+  return now.agent;
 }
 
 }  // namespace muster::rpc

@@ -45,6 +45,8 @@ class FunctionServer final : public RequestHandler {
   // Finishes what it has. After the agent was shut down.
   void stop() { pool_.stop(); }
 
+  // Whether this thread is one that runs functions.
+  bool is_current() const { return pool_.is_current(); }
   std::size_t thread_count() const { return pool_.thread_count(); }
   std::size_t idle_count() const { return pool_.idle_count(); }
   // Functions that have returned, but whose answer is not known yet.

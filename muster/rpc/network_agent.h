@@ -104,6 +104,10 @@ class NetworkAgent final : public Agent {
   void shutdown() override;
   std::map<std::string, std::string> metrics() const override { return core_.metrics(); }
 
+  // Whether this thread is one of its own, which `shutdown` would wait for.
+  bool is_current() const {
+    return callbacks_.is_current() || std::this_thread::get_id() == io_thread_.load();
+  }
   // Until the others have closed their connections to this worker, but not for long: what they were
   // told last must not be lost with a connection that is closed too early.
   void wait_for_peers_to_leave();

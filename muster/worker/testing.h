@@ -44,6 +44,10 @@ Result<> wait_until_owners_and_forks_on(const Destination& worker, const OwnersA
 Result<std::string> wait_until_failure(const Destination& worker, const std::string& part = "",
                                        Duration timeout = std::chrono::seconds(60));
 
+// How long the end of a program that has not called `shutdown` waits for functions that still run;
+// 10 s if nobody says otherwise.
+void set_exit_patience(Duration patience);
+
 // Adds the functions that these call on other workers; `init` does.
 void add_functions();
 

@@ -15,7 +15,11 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdlib>
+#include <future>
 #include <mutex>
+#include <system_error>
+#include <thread>
+#include <unistd.h>
 #include <utility>
 
 namespace muster::rpc {
@@ -30,6 +34,13 @@ struct Process {
   std::shared_ptr<NetworkAgent> agent;
   std::unique_ptr<FunctionServer> server;
   std::shared_ptr<rref::Keeper> keeper;
+  Duration exit_patience = std::chrono::seconds(10);
+
+  // Whether this thread runs for RPC, so that to wait for the end of RPC would be for ever.
+  // Requires: the lock, and an agent.
+  bool is_run_by_rpc() const {
+    return caller() != nullptr || agent->is_current() || (server && server->is_current());
+  }
 };
 
 // The ids of references are never used again, whatever agents come and go.
@@ -197,7 +208,52 @@ CallResult<> wait_for_all(Process& state, NetworkAgent& agent, Duration timeout)
   return state.gather.quiesce(agent, names_of(agent), seconds);
 }
 
+// At the end of the program, before what was there when RPC was started is destroyed: functions and
+// callbacks that run on would use it.
+void stop_at_exit() {
+  Process& state = process();
+  Duration patience = Duration::zero();
+  bool would_wait_for_itself = false;
+  {
+    const std::lock_guard lock(state.mutex);
+    if (!state.agent || state.is_starting || state.is_stopping) return;
+    would_wait_for_itself = state.is_run_by_rpc();
+    patience = state.exit_patience;
+  }
+  log::warn("rpc",
+            "the program ends without rpc::shutdown(); calls of other workers to this one fail");
+  if (would_wait_for_itself) return;
+  // On another thread, as a function that does not end must not keep the program from it.
+  const auto stopped = std::make_shared<std::promise<void>>();
+  auto is_stopped = stopped->get_future();
+  try {
+    std::thread([stopped] {
+      (void)shutdown({.graceful = false});
+      stopped->set_value();
+    }).detach();
+  } catch (const std::system_error& thrown) {
+    return log::warn("rpc", "RPC was not stopped: {}", thrown.code().message());
+  }
+  if (is_stopped.wait_for(patience) == std::future_status::ready) return;
+  log::warn("rpc", "functions that others have called do not end; they are left behind");
+}
+
+// Once in a process, at its first `init`.
+void arrange_stop_at_exit() {
+  static const pid_t kProcess = ::getpid();
+  // A child that was forked has none of the threads.
+  [[maybe_unused]] static const int kArranged = std::atexit([] {
+    if (::getpid() == kProcess) stop_at_exit();
+  });
+}
+
 }  // namespace
+
+void testing::set_exit_patience(Duration patience) {
+  Process& state = process();
+  const std::lock_guard lock(state.mutex);
+  state.exit_patience = patience;
+}
 
 Result<> init(InitOptions options) {
   Process& state = process();
@@ -251,6 +307,7 @@ Result<> init(InitOptions options) {
     serving = state.server.get();
   }
   serving->open();
+  arrange_stop_at_exit();
   const std::lock_guard lock(state.mutex);
   state.is_starting = false;  // only now may another thread end it
   return {};
@@ -267,7 +324,7 @@ CallResult<> shutdown(ShutdownOptions options) {
     keeper = state.keeper;
     serving = state.server.get();
     if (!agent || state.is_starting) return call_failed(internal::not_initialized());
-    if (caller() != nullptr || agent->callbacks().is_current()) {
+    if (state.is_run_by_rpc()) {
       return call_failed({CallErrorKind::Rejected,
                           "rpc::shutdown was called by a function or a callback that RPC runs, "
                           "and would wait for its end; call it from a thread of your own",
