@@ -137,6 +137,7 @@ class Agent {
   virtual std::vector<Device> devices() const { return {}; }
 
   // The timeout of calls that give none; zero: they never expire. For calls made afterwards.
+  // Requires: what is set is not negative; default_timeout makes it so.
   virtual Duration timeout() const = 0;
   virtual void set_timeout(Duration timeout) = 0;
 

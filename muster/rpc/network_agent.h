@@ -4,6 +4,7 @@
 // Same machine: shared memory; otherwise TCP, as it is found out for each worker.
 #pragma once
 
+#include "muster/base/assert.h"
 #include "muster/base/clock.h"
 #include "muster/base/error.h"
 #include "muster/base/task.h"
@@ -96,7 +97,10 @@ class NetworkAgent final : public Agent {
   }
   std::vector<Device> devices() const override { return core_.devices().devices(); }
   Duration timeout() const override { return Duration(timeout_.load()); }
-  void set_timeout(Duration timeout) override { timeout_ = timeout.count(); }
+  void set_timeout(Duration timeout) override {
+    MUSTER_ASSERT(timeout >= Duration::zero());
+    timeout_ = timeout.count();
+  }
   Pool& callbacks() override { return callbacks_; }
   Calls& calls() override { return core_.calls(); }
   // Not from a callback of a future, nor from an inline function. What was answered goes out

@@ -2,6 +2,7 @@
 
 #include "muster/base/log.h"
 #include "muster/rpc/call.h"
+#include "muster/rpc/call_table.h"
 #include "muster/rpc/gather.h"
 #include "muster/rpc/network_agent.h"
 #include "muster/rpc/open_store.h"
@@ -92,6 +93,8 @@ struct Plan {
   std::size_t thread_count = 0;
 };
 
+double seconds_of(Duration length) { return std::chrono::duration<double>(length).count(); }
+
 // Nothing in `store`: it is not known where the others are.
 Result<std::string> own_address(const InitOptions& options,
                                 const std::optional<net::Endpoint>& store) {
@@ -107,10 +110,8 @@ Result<std::string> own_address(const InitOptions& options,
 
 Result<Plan> plan(const InitOptions& options) {
   if (options.thread_count == 0) return fail(ErrorKind::Invalid, bad_thread_count_text(0));
-  if (options.timeout < Duration::zero()) {
-    return fail(ErrorKind::Invalid, negative_default_timeout_text(
-                                        std::chrono::duration<double>(options.timeout).count()));
-  }
+  const auto timeout = default_timeout(seconds_of(options.timeout));
+  if (!timeout) return fail(timeout.error());
   const auto rank = options.rank ? Result<std::int64_t>(*options.rank) : number_from("RANK");
   if (!rank) return fail(rank.error());
   std::optional<std::int64_t> world_size = options.world_size;
@@ -153,7 +154,7 @@ Result<Plan> plan(const InitOptions& options) {
   if (!address) return fail(address.error());
   made.agent.world_size = world_size;
   made.agent.host = *address;
-  made.agent.timeout = options.timeout;
+  made.agent.timeout = *timeout;
   made.agent.uses_shared_memory = options.shared_memory;
   made.agent.spins = options.spins;
   made.agent.faults = options.faults;
@@ -194,7 +195,7 @@ std::vector<std::string> names_of(const Agent& agent) {
 
 CallResult<> wait_for_all(Process& state, NetworkAgent& agent, Duration timeout) {
   std::optional<double> seconds;
-  if (timeout > Duration::zero()) seconds = std::chrono::duration<double>(timeout).count();
+  if (timeout > Duration::zero()) seconds = seconds_of(timeout);
   if (!agent.is_static()) {
     const SystemClock clock;
     const TimePoint deadline = seconds ? clock.now() + timeout : kNever;
@@ -396,6 +397,21 @@ std::vector<Device> devices() {
   return agent->devices();
 }
 
+Duration timeout() {
+  const auto agent = current_agent();
+  if (!agent) throw CallException(internal::not_initialized());
+  return agent->timeout();
+}
+
+CallResult<> set_timeout(Duration timeout) {
+  const auto agent = current_agent();
+  if (!agent) return call_failed(internal::not_initialized());
+  const auto whole = default_timeout(seconds_of(timeout));
+  if (!whole) return call_failed({CallErrorKind::Rejected, whole.error().message, "", false});
+  agent->set_timeout(*whole);
+  return {};
+}
+
 CallResult<> barrier() {
   const auto agent = current_agent();
   if (!agent) return call_failed(internal::not_initialized());
@@ -410,7 +426,7 @@ CallResult<std::map<std::string, std::string>> gather(std::vector<std::string> n
   const auto agent = current_agent();
   if (!agent) return call_failed(internal::not_initialized());
   std::optional<double> seconds;
-  if (timeout) seconds = std::chrono::duration<double>(*timeout).count();
+  if (timeout) seconds = seconds_of(*timeout);
   return process().gather.all(*agent, std::move(names), std::move(value), seconds);
 }
 

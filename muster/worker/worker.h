@@ -41,7 +41,7 @@ struct InitOptions {
   std::string group{};
   // Where others reach this worker; empty: the way to the store, or the name of this machine.
   std::string address;
-  Duration timeout = std::chrono::seconds(60);  // of calls; 0: none
+  Duration timeout = std::chrono::seconds(60);  // of calls, at least 1 ms; 0: none
   std::size_t thread_count = 16;                // that run functions
   // How long to wait until all workers have come; nothing: `timeout`, or for ever if that is 0.
   std::optional<Duration> start_timeout;
@@ -82,6 +82,12 @@ std::vector<WorkerInfo> workers();
 // The accelerators of this worker: the option, or else those that the device maps of all name, by
 // index. Throws CallException if RPC is not running.
 std::vector<Device> devices();
+
+// The timeout of calls that give none, in whole milliseconds; 0: none. A new one is for calls that
+// are made afterwards, and is never less than 1 ms. `timeout` throws CallException if RPC is not
+// running; `set_timeout` fails (Rejected) then, and if it is negative.
+Duration timeout();
+CallResult<> set_timeout(Duration timeout);
 
 // Waits until all workers have come here.
 CallResult<> barrier();
