@@ -3,6 +3,7 @@
 #include "muster/base/assert.h"
 #include "muster/base/log.h"
 #include "muster/base/random.h"
+#include "muster/rpc/group_store.h"
 #include "muster/rpc/large_memory.h"
 #include "muster/rpc/member.h"
 #include "muster/rpc/texts.h"
@@ -79,13 +80,12 @@ void AgentCore::set_tick() {
 }
 
 Task<Result<>> AgentCore::join(store::Store& store, GroupEntry entry) {
-  // A secret that only those know who can read the store; the first to come makes it.
   Random random = Random::from_system();
-  std::string secret = random_id(random);
-  std::string nothing;
-  auto agreed = co_await store.compare_set("job", std::move(nothing), std::move(secret));
+  auto agreeing = agree_on_secret(loop_, store, random_id(random), entry.self.incarnation);
+  std::string what = "the store does not answer";
+  auto agreed = co_await with_deadline(loop_, entry.deadline, std::move(agreeing), std::move(what));
   if (!agreed) co_return fail(agreed.error());
-  around_.job = reception_->job = agreed->value;
+  around_.job = reception_->job = std::move(*agreed);
   address_ = entry.self.address;
   is_static_ = entry.world_size.has_value();
   if (is_static_) {

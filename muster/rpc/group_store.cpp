@@ -82,4 +82,20 @@ Task<Result<>> agree_on_kind(Loop& loop, store::Store& store,
   }
 }
 
+Task<Result<std::string>> agree_on_secret(Loop& loop, store::Store& store, std::string mine,
+                                          std::uint64_t seed) {
+  StoreRetries retries(seed);
+  for (;;) {
+    std::string key(kGroupSecretKey);
+    std::string desired = mine;
+    // Whoever comes first makes it; that may have been us, in an attempt whose answer was lost.
+    const auto swapped = co_await store.compare_set(std::move(key), "", std::move(desired));
+    if (swapped) co_return swapped->value;
+    const auto pause = retries.after_failure(swapped.error());
+    if (!pause) co_return fail(swapped.error());
+    const TimePoint next = after(loop.now(), *pause);
+    co_await sleep_until(loop, next);
+  }
+}
+
 }  // namespace muster::rpc

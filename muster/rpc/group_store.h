@@ -48,4 +48,11 @@ inline constexpr std::string_view kGroupKindKey = "kind";
 Task<Result<>> agree_on_kind(Loop& loop, store::Store& store,
                              std::optional<std::int64_t> world_size, std::uint64_t seed);
 
+inline constexpr std::string_view kGroupSecretKey = "job";
+
+// The secret that only those know who can read the store: `mine`, or that of whoever was first.
+// Requires: `loop` and `store` outlive the task.
+Task<Result<std::string>> agree_on_secret(Loop& loop, store::Store& store, std::string mine,
+                                          std::uint64_t seed);
+
 }  // namespace muster::rpc

@@ -82,7 +82,7 @@ Result<std::shared_ptr<NetworkAgent>> NetworkAgent::start(AgentOptions options,
   agent->io_thread_ = agent->thread_.get_id();
   std::promise<Result<>> up;
   std::future<Result<>> outcome = up.get_future();
-  const TimePoint deadline = SystemClock().now() + patience;
+  const TimePoint deadline = after(SystemClock().now(), patience);
   agent->on_loop([&] { agent->tasks_.start(agent->come_up(std::move(open_store), deadline, up)); });
   if (auto came = outcome.get(); !came) {
     agent->shutdown();
