@@ -73,16 +73,20 @@ Failure describe_current_exception() {
   } catch (...) {
     failure.text = "an exception that is no std::exception";
   }
-  failure.text = cut(std::move(failure.text), kFailureTextBytesMax);
   return failure;
 }
 
 Failure describe(const Error& error) {
-  return {.type = fmt::format("muster::Error<{}>", name_of(error.kind)),
-          .text = cut(error.message, kFailureTextBytesMax)};
+  return {.type = fmt::format("muster::Error<{}>", name_of(error.kind)), .text = error.message};
 }
 
 // ---- Reply --------------------------------------------------------------------------------------
+
+// All that is ever told of a failure comes by here, whatever it is of.
+void Reply::fail(Failure failure) {
+  failure.text = cut(std::move(failure.text), kFailureTextBytesMax);
+  take().fail(std::move(failure));
+}
 
 void Reply::drop() { fail({.type = {}, .text = "the function was given up without an answer"}); }
 

@@ -170,6 +170,22 @@ TEST(Functions, CutATextThatIsTooLongAtTheBeginningOfACharacter) {
   EXPECT_EQ(call(functions, "throw", with_umlaut).failure->text, most.substr(1) + "…");
 }
 
+// Whatever way a function has to fail.
+TEST(Functions, CutEveryTextThatIsTooLong) {
+  Functions functions;
+  ASSERT_TRUE(functions.add("result", [](const std::string& text) -> Result<int> {
+    return muster::fail(ErrorKind::Invalid, text);
+  }));
+  ASSERT_TRUE(functions.add("future", [](std::string text) {
+    return Future<int>::ready(call_failed({CallErrorKind::Remote, std::move(text), "", true}));
+  }));
+  const std::string most(kFailureTextBytesMax, 'x');
+  for (const char* const name : {"result", "future"}) {
+    EXPECT_EQ(call(functions, name, most).failure->text, most);
+    EXPECT_EQ(call(functions, name, most + "y").failure->text, most + "…");
+  }
+}
+
 TEST(Functions, FailACallWhoseResultCannotBeSent) {
   Functions functions;
   ASSERT_TRUE(functions.add("unwritable", [] { return Account{"unwritable", 0}; }));
