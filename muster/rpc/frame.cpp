@@ -64,9 +64,9 @@ Result<> check_frame(const Message& message, const FrameLimits& limits) {
                             "large data as a buffer or a tensor",
                             message.payload.size(), limits.control_bytes));
   }
-  if (message.buffers.size() > kFrameBuffersMax) {
+  if (message.buffers.size() > limits.buffer_count) {
     return fail(ErrorKind::Invalid, fmt::format("the message has {} buffers, and may have {}",
-                                                message.buffers.size(), kFrameBuffersMax));
+                                                message.buffers.size(), limits.buffer_count));
   }
   std::uint64_t total = 0;
   for (const Buffer& buffer : message.buffers) {
@@ -205,6 +205,10 @@ Result<> FrameReader::begin() {
   if (control_bytes_ > limits_.control_bytes) {
     return broken(fmt::format("a frame announces {} bytes beside its buffers, and may have {}",
                               control_bytes_, limits_.control_bytes));
+  }
+  if (buffer_count > limits_.buffer_count) {
+    return broken(fmt::format("a frame announces {} buffers, and may have {}", buffer_count,
+                              limits_.buffer_count));
   }
   sizes_.assign(buffer_count, 0);
   sizes_bytes_ = 0;

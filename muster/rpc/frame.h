@@ -37,6 +37,7 @@ inline constexpr std::size_t kFrameBuffersMax = 65535;
 struct FrameLimits {
   std::uint64_t control_bytes = std::uint64_t{64} << 20U;
   std::uint64_t buffer_bytes = std::uint64_t{64} << 30U;  // of all buffers together
+  std::size_t buffer_count = kFrameBuffersMax;
 };
 
 // Invalid if the message does not fit: too many buffers, too many bytes, no type that can be sent.

@@ -204,6 +204,40 @@ TEST(Frame, TellsTheSenderWhatDoesNotFit) {
   EXPECT_FALSE(check_frame(many, limits));
 }
 
+TEST(Frame, MayHaveAsManyBuffersAsItsHeadCanCount) {
+  Message many{MessageType::ScriptCall, 1, "control", {}};
+  many.buffers.resize(kFrameBuffersMax - 1);
+  many.buffers.push_back(message_of(MessageType::ScriptCall, 1, "", {3}).buffers[0]);
+  ASSERT_TRUE(check_frame(many, {}));
+  const std::string bytes = bytes_of(many);
+  FrameReader reader;
+  std::vector<Message> got;
+  ASSERT_TRUE(reader.feed(as_bytes(bytes), got));
+  ASSERT_EQ(got.size(), 1U);
+  EXPECT_EQ(got[0].payload, "control");
+  ASSERT_EQ(got[0].buffers.size(), kFrameBuffersMax);
+  EXPECT_EQ(got[0].buffers.back().size(), 3U);
+  many.buffers.emplace_back();
+  const auto too_many = check_frame(many, {});
+  ASSERT_FALSE(too_many);
+  EXPECT_EQ(too_many.error().message, "the message has 65536 buffers, and may have 65535");
+}
+
+// Empty ones would not be noticed by their bytes.
+TEST(Frame, HasNoMoreBuffersThanTheLimit) {
+  const FrameLimits limits{100, 1000, 2};
+  const Message two = message_of(MessageType::ScriptCall, 1, "", {0, 0});
+  const Message three = message_of(MessageType::ScriptCall, 1, "", {0, 0, 0});
+  EXPECT_TRUE(check_frame(two, limits));
+  EXPECT_FALSE(check_frame(three, limits));
+  FrameReader reader(limits);
+  std::vector<Message> got;
+  EXPECT_TRUE(reader.feed(as_bytes(bytes_of(two)), got));
+  EXPECT_EQ(got.size(), 1U);
+  expect_refused(std::string_view(bytes_of(three)).substr(0, kFrameHeadBytes),
+                 "announces 3 buffers, and may have 2", limits);
+}
+
 TEST(Frame, TouchesNoMemoryThatIsOnlyAnnounced) {
   // A peer that announces a gigabyte and stops costs nothing.
   std::string bytes = encode_head(message_of(MessageType::ScriptCall, 1, "", {0}));

@@ -186,6 +186,20 @@ TEST(Functions, CutEveryTextThatIsTooLong) {
   }
 }
 
+TEST(Functions, TakeAsManyAsTheyMayAndNoMore) {
+  Functions functions;
+  const auto nothing = [] {};
+  for (std::size_t index = 0; index < kFunctionsMax; ++index) {
+    ASSERT_TRUE(functions.add(std::to_string(index), nothing));
+  }
+  const auto refused = functions.add("one more", nothing);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().kind, ErrorKind::Invalid);
+  EXPECT_EQ(refused.error().message, "there are 65536 functions already");
+  EXPECT_TRUE(functions.find(std::to_string(kFunctionsMax - 1)));
+  EXPECT_FALSE(functions.find("one more"));
+}
+
 TEST(Functions, FailACallWhoseResultCannotBeSent) {
   Functions functions;
   ASSERT_TRUE(functions.add("unwritable", [] { return Account{"unwritable", 0}; }));

@@ -20,7 +20,7 @@ Message encode(const Hello& hello) {
 }
 
 Result<Hello> decode_hello(const Message& message) {
-  Reader reader(message.payload);
+  Reader reader(message.payload, message.buffers);
   const auto magic = reader.read<std::uint64_t>();
   if (message.type != kHello || !reader.ok() || magic != kMagic) {
     return fail(ErrorKind::Corrupt, "it does not speak Muster's RPC");

@@ -9,7 +9,7 @@
 //   CANCEL         ->     nobody waits any more for the answer to the request of this number
 //
 // The number of the others is 0, which means nothing. Nothing is decoded for a stranger but a HELLO
-// of at most kHelloBytesMax.
+// of at most kHelloBytesMax, without buffers.
 #pragma once
 
 #include "muster/base/error.h"
@@ -29,7 +29,7 @@ inline constexpr MessageType kSignOfLife{0x1f3};
 inline constexpr MessageType kCancel{0x1f4};
 
 inline constexpr std::uint64_t kHelloBytesMax = 4096;
-inline constexpr FrameLimits kHelloLimits{kHelloBytesMax, 0};
+inline constexpr FrameLimits kHelloLimits{kHelloBytesMax, 0, 0};
 inline constexpr std::uint32_t kProtocolVersion = 2;
 
 struct Hello {

@@ -53,6 +53,24 @@ TEST(MemberListCodec, HasOneFormThatDoesNotChange) {
   EXPECT_EQ(encode_list(list_of(4, {a})), expected);
 }
 
+TEST(MemberListCodec, HasAsManyMembersAsThereAreIdsAndNoMore) {
+  constexpr std::int64_t kMost = std::int64_t{kWorkerIdMax} + 1;
+  MemberList list = list_of(1, {});
+  for (std::int64_t id = 0; id < kMost; ++id) {
+    list.members.push_back(
+        member("w" + std::to_string(id), id, static_cast<std::uint64_t>(id) + 1));
+  }
+  const auto back = decode_list("members", encode_list(list));
+  ASSERT_TRUE(back) << back.error().message;
+  EXPECT_EQ(back->members.size(), static_cast<std::size_t>(kMost));
+  list.members.push_back(member("one-more", 0, static_cast<std::uint64_t>(kMost) + 1));
+  const auto refused = decode_list("members", encode_list(list));
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().message.find("it counts more RPC workers than it has"),
+            std::string::npos)
+      << refused.error().message;
+}
+
 TEST(MemberListCodec, RefusesWhatIsCutShortOrTooLong) {
   const std::string whole = encode_list(list_of(2, {member("a", 0, 1), member("b", 1, 2)}));
   for (std::size_t size = 0; size < whole.size(); ++size) {
