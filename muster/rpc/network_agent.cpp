@@ -32,7 +32,7 @@ NetworkAgent::NetworkAgent(AgentOptions options, RequestHandler& handler)
       timeout_(options_.timeout.count()),
       callbacks_("rpc-callback", options_.callback_thread_count),
       core_(core_options(), loop_, clock_, handler),
-      retries_(std::make_unique<Retries>(*this, loop_)) {}
+      retries_(std::make_unique<Retries>(*this, loop_, clock_)) {}
 
 CoreOptions NetworkAgent::core_options() {
   CoreOptions core(options_.self);

@@ -22,16 +22,16 @@ class Retries::Attempt final : public CallSink {
   RetryEntry number_;
 };
 
-Retries::Retries(Agent& agent, Loop& loop)
-    : agent_(agent), loop_(loop), timer_(loop, [this] { due(); }) {}
+Retries::Retries(Agent& agent, Loop& loop, const Clock& clock)
+    : agent_(agent), loop_(loop), clock_(clock), timer_(loop, [this] { due(); }) {}
 
 Retries::~Retries() = default;
 
 Future<Message> Retries::send(std::string to, Message request, RetryOptions options) {
-  auto entry = std::make_shared<Entry>(Entry{std::move(to), std::move(request), {}});
+  auto entry = std::make_shared<Entry>(Entry{std::move(to), std::move(request), {}, false});
   Future<Message> future = entry->promise.future();
   std::unique_lock lock(mutex_);
-  const auto number = schedule_.add(options, SystemClock().now());
+  const auto number = schedule_.add(options, clock_.now());
   if (!number) {
     lock.unlock();
     const bool invalid = number.error().kind == ErrorKind::Invalid;
@@ -62,7 +62,8 @@ void Retries::ended(RetryEntry number, CallResult<Message> outcome) {
     lock.unlock();
     return finish(number, std::move(outcome));
   }
-  auto failure = schedule_.failed(number, outcome.error(), SystemClock().now());
+  auto failure = schedule_.failed(number, outcome.error(), clock_.now());
+  if (outcome.error().sent) entries_.at(number)->was_sent = true;
   lock.unlock();
   if (failure.error) return finish(number, call_failed(std::move(*failure.error)));
   log::debug("rpc", "attempt {} failed and will be repeated: {}", failure.attempt_number,
@@ -91,7 +92,7 @@ void Retries::rearm() {
 
 void Retries::due() {
   std::unique_lock lock(mutex_);
-  const std::vector<RetryEntry> numbers = schedule_.due(SystemClock().now());
+  const std::vector<RetryEntry> numbers = schedule_.due(clock_.now());
   timer_.set(schedule_.next_deadline());
   lock.unlock();
   for (const RetryEntry number : numbers) transmit(number);
@@ -101,11 +102,14 @@ void Retries::stop() {
   std::unique_lock lock(mutex_);
   is_stopped_ = true;
   timer_.cancel();
-  const std::vector<RetryEntry> waiting = schedule_.stop();
+  std::vector<std::pair<RetryEntry, bool>> waiting;
+  for (const RetryEntry number : schedule_.stop()) {
+    waiting.emplace_back(number, entries_.at(number)->was_sent);
+  }
   lock.unlock();
-  for (const RetryEntry number : waiting) {
+  for (const auto& [number, was_sent] : waiting) {
     finish(number,
-           call_failed({CallErrorKind::Rejected, agent_stopped_text(agent_.self()), "", false}));
+           call_failed({CallErrorKind::Rejected, agent_stopped_text(agent_.self()), "", was_sent}));
   }
 }
 

@@ -3,6 +3,7 @@
 // The same bytes each time. `send` from any thread; the timer lives on the agent's loop.
 #pragma once
 
+#include "muster/base/clock.h"
 #include "muster/base/loop.h"
 #include "muster/rpc/agent.h"
 #include "muster/rpc/retry_schedule.h"
@@ -16,8 +17,9 @@ namespace muster::rpc {
 
 class Retries {
  public:
-  // Requires: both outlive it; `stop` before the loop's end.
-  Retries(Agent& agent, Loop& loop);
+  // `clock` may be read by any thread. Requires: all three outlive it; `stop` before the loop's
+  // end.
+  Retries(Agent& agent, Loop& loop, const Clock& clock);
   ~Retries();
   Retries(const Retries&) = delete;
   Retries& operator=(const Retries&) = delete;
@@ -32,6 +34,7 @@ class Retries {
     std::string to;
     Message request;
     Promise<Message> promise;
+    bool was_sent = false;  // some attempt may have left this process
   };
 
   void transmit(RetryEntry number);
@@ -42,6 +45,7 @@ class Retries {
 
   Agent& agent_;
   Loop& loop_;
+  const Clock& clock_;
   std::mutex mutex_;  // guards what follows
   RetrySchedule schedule_;
   std::unordered_map<RetryEntry, std::shared_ptr<Entry>> entries_;

@@ -111,7 +111,7 @@ std::vector<Duration> times_of(const Agent& agent) {
   return times;
 }
 
-// ---- S26 to S35 ---------------------------------------------------------------------------------
+// ---- the rules of S26 to S35; those of the engine around it are in retries_test.cpp ------------
 
 TEST(RetrySchedule, SendsSixTimesByDefaultAndThenNamesTheFiveRetriesAndTheLastError) {
   Agent agent(always(refused()));
