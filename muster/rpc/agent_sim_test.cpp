@@ -59,6 +59,8 @@ struct Call {
   bool succeeded = false;
   bool was_sent = true;
   bool caller_died = false;
+  bool may_fail = true;
+  std::optional<CallError> error = std::nullopt;
 };
 
 std::string name_of_worker(std::size_t index) { return fmt::format("worker{}", index); }
@@ -104,6 +106,11 @@ class Ledger {
       return;
     }
     const CallError& error = outcome.error();
+    call.error = error;
+    EXPECT_TRUE(call.may_fail) << "call " << tag << ": " << error.message;
+    if (error.kind == CallErrorKind::Unreachable) {
+      EXPECT_NE(error.message.find(name_of_worker(call.to)), std::string::npos) << error.message;
+    }
     ++error_counts_[static_cast<std::size_t>(error.kind)];
     call.was_sent =
         error.sent || error.kind == CallErrorKind::Timeout || error.kind == CallErrorKind::Remote;
@@ -120,7 +127,13 @@ class Ledger {
   }
   void caller_died(std::size_t index) {
     for (Call& call : calls_) {
-      if (call.from == index && call.ended_count == 0) call.caller_died = true;
+      if (call.from == index && call.ended_count == 0) call.caller_died = call.may_fail = true;
+    }
+  }
+  // What is under way to that worker may fail from now on.
+  void callee_goes(std::size_t index) {
+    for (Call& call : calls_) {
+      if (call.to == index && call.ended_count == 0) call.may_fail = true;
     }
   }
 
@@ -206,10 +219,34 @@ class SimWorker final : public RequestHandler {
   // What it asks of the store from now on is not answered for hours.
   void lose_store() { store_.delay_min = 10h; }
   void stop_listening() { listener_.reset(); }
+  // No function of it fails on purpose from now on, nor does its store.
+  void be_reliable() {
+    is_reliable_ = true;
+    calm();
+  }
+  // It answers nothing from now on.
+  void hold_requests() { is_holding_ = true; }
+  std::size_t held_count() const { return held_.size(); }
+  // As a program ends: what it asked for has been answered, then it leaves the group.
+  void leave() {
+    is_leaving_ = true;
+    scope_.start(go());
+  }
+  bool is_member() const { return has_joined_ && !is_leaving_; }
+  bool has_left() const { return has_left_; }
+  std::vector<std::string> known_names() const {
+    std::vector<std::string> names;
+    for (const WorkerInfo& info : core_.workers()) names.push_back(info.name());
+    return names;
+  }
 
-  std::size_t call(std::size_t to, std::optional<Duration> timeout, std::uint64_t bytes) {
-    const std::size_t tag =
-        ledger_.add({.from = index_, .to = to, .started = host_.loop().now(), .timeout = timeout});
+  std::size_t call(std::size_t to, std::optional<Duration> timeout, std::uint64_t bytes,
+                   bool may_fail = true) {
+    const std::size_t tag = ledger_.add({.from = index_,
+                                         .to = to,
+                                         .started = host_.loop().now(),
+                                         .timeout = timeout,
+                                         .may_fail = may_fail});
     Message request{MessageType::ScriptCall, kNoMessageId, fmt::to_string(tag),
                     buffers_of(tag, bytes)};
     core_.submit(name_of_worker(to), std::move(request), timeout,
@@ -257,7 +294,17 @@ class SimWorker final : public RequestHandler {
     const auto joined = co_await core_.join(store_, std::move(entry));
     EXPECT_TRUE(joined) << joined.error().message;
     has_joined_ = joined.has_value();
-    store_.failures_per_thousand = 20;  // a fresh look for a worker may fail
+    if (!is_reliable_) store_.failures_per_thousand = 20;  // a fresh look for a worker may fail
+  }
+  Task<void> go() {
+    while (core_.calls().active_count() > 0) {
+      const TimePoint soon = host_.loop().now() + 10ms;
+      co_await sleep_until(host_.loop(), soon);
+    }
+    const TimePoint deadline = host_.loop().now() + 60s;
+    const auto left = co_await core_.group()->leave(deadline);
+    EXPECT_TRUE(left) << left.error().message;
+    has_left_ = true;
   }
 
   using Counts = std::map<std::string, int, std::less<>>;
@@ -278,7 +325,8 @@ class SimWorker final : public RequestHandler {
   void on_request(Request request) override {
     const std::size_t tag = std::stoull(request.message.payload);
     ledger_.served(tag, index_, request);
-    const std::uint64_t what = random_.below(10);
+    if (is_holding_) return held_.push_back(std::move(request));
+    const std::uint64_t what = is_reliable_ ? 2 + random_.below(8) : random_.below(10);
     if (what == 0) return;  // dropped, which is an answer, too
     if (what == 1) return request.responder.fail("", "on purpose");
     if (what < 5) {
@@ -309,6 +357,11 @@ class SimWorker final : public RequestHandler {
   AgentCore core_;
   std::unique_ptr<net::Listener> listener_;
   bool has_joined_ = false;
+  bool is_reliable_ = false;
+  bool is_holding_ = false;
+  bool is_leaving_ = false;
+  bool has_left_ = false;
+  std::vector<Request> held_;
   Counts lost_;
   Counts joined_;
   TaskScope scope_;
@@ -323,13 +376,14 @@ struct Place {
 
 class World {
  public:
-  World(std::uint64_t seed, Kind kind)
+  // As many workers as the seed says, unless it is said here.
+  World(std::uint64_t seed, Kind kind, std::optional<std::size_t> size = std::nullopt)
       : kind_(kind),
         random_(seed),
         network_(loop_, random_, sim::draw_weather(random_)),
         store_(store::make_memory_store(loop_)),
         ledger_(kind),
-        places_(kWorkersMin + random_.below(kWorkersMax - kWorkersMin + 1)) {
+        places_(size ? *size : kWorkersMin + random_.below(kWorkersMax - kWorkersMin + 1)) {
     for (std::size_t index = 0; index < places_.size(); ++index) {
       places_[index].host = &network_.host(fmt::format("host{}", index));
       start(index);
@@ -351,6 +405,48 @@ class World {
       expect_the_living_to_be_trusted();
     }
   }
+
+  // All but the first ones come and go as they like, and some are killed, while everybody calls.
+  void come_and_go(Duration length, std::size_t steady_count) {
+    // Nothing that would excuse a call.
+    network_.set_weather({.latency_max = 20ms, .torn_per_thousand = 100});
+    for (Place& place : places_) place.worker->be_reliable();
+    const TimePoint end = loop_.now() + length;
+    while (loop_.now() < end) {
+      loop_.advance(std::chrono::milliseconds(random_.below(50)));
+      for (std::size_t index = 0; index < places_.size(); ++index) let_go_or_in(index);
+      for (std::uint64_t i = random_.below(20); i > 0; --i) call_a_member();
+      if (!random_.chance(300)) continue;
+      const std::size_t index =
+          steady_count + static_cast<std::size_t>(random_.below(places_.size() - steady_count));
+      if (!places_[index].worker || !places_[index].worker->is_member()) continue;
+      ledger_.callee_goes(index);
+      if (random_.chance(800)) {
+        places_[index].worker->leave();
+      } else {
+        remove(index);
+      }
+    }
+  }
+  // Who is there when nobody comes or goes any more; empty if they do not agree.
+  std::vector<std::string> final_members() {
+    std::vector<std::string> present;
+    const auto agree = [&] {
+      present.clear();
+      for (std::size_t index = 0; index < places_.size(); ++index) {
+        const Place& place = places_[index];
+        if (place.worker && place.worker->has_left()) remove(index);
+        if (place.worker) present.push_back(name_of_worker(index));
+      }
+      for (const Place& place : places_) {
+        if (place.worker && place.worker->known_names() != present) return false;
+      }
+      return ledger_.all_ended();
+    };
+    if (!loop_.run_until(agree, loop_.now() + 60s)) present.clear();
+    return present;
+  }
+  std::size_t join_count() const { return join_count_; }
 
   // ---- for tests of one thing
   void be_calm() {
@@ -422,6 +518,7 @@ class World {
     return true;
   }
   void start(std::size_t index) {
+    ++join_count_;
     Place& place = places_[index];
     place.worker =
         std::make_unique<SimWorker>(*place.host, *store_, index, ledger_, random_.next());
@@ -439,6 +536,29 @@ class World {
       place.worker->resumed();
       network_.resume(*place.host);
     }
+  }
+  // Its process is gone, whether it had left or not.
+  void remove(std::size_t index) {
+    Place& place = places_[index];
+    network_.crash(*place.host, sim::Crash::Loud);
+    place.worker.reset();
+    place.back_at = loop_.now() + std::chrono::milliseconds(random_.below(5000));
+  }
+  void let_go_or_in(std::size_t index) {
+    Place& place = places_[index];
+    if (place.worker && place.worker->has_left()) return remove(index);
+    if (place.worker || place.back_at > loop_.now()) return;
+    come_back(index);
+    place.worker->be_reliable();
+  }
+  // One that has come and is not about to go serves every call.
+  void call_a_member() {
+    Place& place = places_[random_.below(places_.size())];
+    const std::size_t to = random_.below(places_.size());
+    const std::uint64_t bytes = random_.chance(200) ? random_.below(kBufferBytesMax) : 0;
+    if (!place.worker || !place.worker->is_member()) return;
+    if (!places_[to].worker || !places_[to].worker->is_member()) return;
+    place.worker->call(to, std::nullopt, bytes, false);
   }
   void expect_the_living_to_be_trusted() const {
     if (kind_ == Kind::Dynamic) return;
@@ -501,6 +621,7 @@ class World {
   Ledger ledger_;
   std::vector<Place> places_;
   std::size_t harm_count_ = 0;
+  std::size_t join_count_ = 0;
 };
 
 class AgentSimTest : public ::testing::TestWithParam<Kind> {};
@@ -539,6 +660,25 @@ TEST(AgentSim, AWorkerThatWasStoppedForLongerThanItsLeaseIsReachedAgain) {
   World world(1, Kind::Dynamic);
   world.stop(1, 20s);
   world.settle();
+}
+
+// S183
+TEST(AgentSim, EveryCallToAMemberThatStaysSucceedsHoweverManyComeAndGo) {
+  constexpr std::size_t kCrowd = 50;
+  for (const std::uint64_t seed : tests::seeds_to_run(1, 1)) {
+    SCOPED_TRACE(tests::replay_command(seed));
+    World world(seed, Kind::Dynamic, kCrowd);
+    world.come_and_go(20s, 5);
+    const auto present = world.final_members();
+    EXPECT_GE(present.size(), 5U) << "they do not agree, or calls have not ended: "
+                                  << world.ledger().unfinished();
+    // Otherwise nothing was tried.
+    EXPECT_GT(world.join_count(), kCrowd + 30);
+    EXPECT_GT(world.ledger().success_count(), 500U);
+    fmt::print("{} joined; {} of {} calls succeeded; {} are left\n", world.join_count(),
+               world.ledger().success_count(), world.ledger().count(), present.size());
+    if (::testing::Test::HasFailure()) return;
+  }
 }
 
 // ---- deaths in a static group -------------------------------------------------------------------
@@ -676,6 +816,71 @@ TEST(AgentSim, AWorkerThatTakesThePlaceOfADeadOneIsServedAndCalledAtOnce) {
                 world.call(world.kCaller, world.kVictim));
     EXPECT_EQ(world.worker(world.kCaller).lost_count(world.kVictim), 1);
   }
+}
+
+// S172: three calls are under way to a worker that goes down.
+class Bereavement {
+ public:
+  explicit Bereavement(Kind kind) : world(1, kind) {
+    world.be_calm();
+    world.worker(kVictim).hold_requests();
+    for (std::size_t& tag : tags_) tag = world.worker(kCaller).call(kVictim, std::nullopt, 0);
+    const auto all_are_there = [this] {
+      return world.worker(kVictim).held_count() == tags_.size();
+    };
+    EXPECT_TRUE(world.loop().run_until(all_are_there, world.loop().now() + 60s));
+  }
+  // It falls silent at once, or its connections break.
+  void expect_failures(sim::Crash how, Duration within) {
+    const std::size_t elsewhere = world.worker(kCaller).call(kOther, std::nullopt, 0);
+    world.crash(kVictim, how);
+    const auto all_have_ended = [this] {
+      return std::all_of(tags_.begin(), tags_.end(),
+                         [this](std::size_t tag) { return call(tag).ended_count > 0; });
+    };
+    EXPECT_TRUE(world.loop().run_until(all_have_ended, world.loop().now() + within));
+    for (const std::size_t tag : tags_) {
+      ASSERT_TRUE(call(tag).error);
+      EXPECT_EQ(call(tag).error->kind, CallErrorKind::Unreachable);
+      EXPECT_NE(call(tag).error->message.find("worker0"), std::string::npos);
+      EXPECT_TRUE(call(tag).error->sent);
+    }
+    EXPECT_TRUE(world.loop().run_until([&] { return call(elsewhere).ended_count > 0; },
+                                       world.loop().now() + 60s));
+    EXPECT_EQ(call(elsewhere).served_count, 1) << "others go on";
+  }
+  void expect_it_to_be_called_when_it_is_back() {
+    world.start_again(kVictim);
+    ASSERT_TRUE(world.loop().run_until([&] { return world.worker(kVictim).has_joined(); },
+                                       world.loop().now() + 60s));
+    EXPECT_TRUE(world.call(kCaller, kVictim) || world.call(kCaller, kVictim));
+  }
+
+  World world;
+
+ private:
+  static constexpr std::size_t kVictim = 0;
+  static constexpr std::size_t kCaller = 1;
+  static constexpr std::size_t kOther = 2;
+  const Call& call(std::size_t tag) const { return world.ledger().at(tag); }
+
+  std::array<std::size_t, 3> tags_{};
+};
+
+TEST_P(AgentSimTest, CallsToAWorkerThatIsKilledFailWithinASecond) {
+  Bereavement scene(GetParam());
+  scene.expect_failures(sim::Crash::Loud, 1s);
+  scene.expect_it_to_be_called_when_it_is_back();
+}
+
+TEST_P(AgentSimTest, CallsToAWorkerThatFallsSilentFailWhenItMustHaveSpoken) {
+  const CoreOptions defaults(WorkerInfo::create_member("any", 0).value());
+  Bereavement scene(GetParam());
+  // Looked after once each interval: that the last byte came is noticed at the end of one, that
+  // nothing came since at the end of another.
+  scene.expect_failures(sim::Crash::Silent,
+                        defaults.silence_max + 2 * defaults.sign_of_life_interval);
+  scene.expect_it_to_be_called_when_it_is_back();
 }
 
 TEST_P(AgentSimTest, TheSameSeedGivesTheSameRun) {
