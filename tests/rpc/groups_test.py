@@ -149,6 +149,55 @@ class StaticGroup(Case):
         self.assertEqual(last.ask("barrier"), "ok")
         self.assertEqual([worker.answer() for worker in early], ["ok", "ok"])
 
+    # S164
+    def test_what_was_done_before_a_barrier_is_seen_after_it(self):
+        workers = self.static_group(4)
+        for threads in (1, 3):
+            with self.subTest(threads=threads):
+                before = workers[0].ask("counted")
+                self.assert_all(workers, f"barrier {threads}")
+                self.assertEqual(workers[0].ask("counted"), before)
+                self.assert_all(workers, "count worker0")
+                self.assert_all(workers, f"barrier {threads}")
+                self.assertEqual(workers[0].ask("counted"), f"ok {4 if threads == 1 else 8}")
+
+    # S162, S164
+    def test_some_of_the_workers_gather_what_they_bring(self):
+        workers = self.static_group(4)
+        parts = (workers[0::2], workers[1::2])
+        for _ in range(3):
+            for part in parts:
+                names = " ".join(worker.name for worker in part)
+                for worker in part:
+                    worker.tell(f"gather of-{worker.name} {names}")
+            for part in parts:
+                all_of_it = " ".join(f"{worker.name}=of-{worker.name}" for worker in part)
+                self.assertEqual([worker.answer() for worker in part], [f"ok {all_of_it}"] * 2)
+        # Some alone, while the others do something else.
+        self.assertEqual(workers[2].ask("gather alone worker2"), "ok worker2=alone")
+        self.assert_all(workers, "barrier")
+
+    # S166
+    def test_who_waits_in_barriers_serves_and_may_then_just_go(self):
+        for barriers in (1, 2):
+            with self.subTest(barriers=barriers):
+                self.server = muster.Server(host="127.0.0.1")
+                self.addCleanup(self.server.stop)
+                busy, *idle = workers = self.static_group(3)
+                for worker in idle:
+                    worker.tell("barrier")
+                for number in range(30):
+                    for worker in idle:
+                        self.assertEqual(busy.ask(f"add {worker.name} {number} 1"),
+                                         f"ok {number + 1}")
+                self.assertFalse(any(worker.has_answered() for worker in idle))
+                self.assertEqual(busy.ask("barrier"), "ok")
+                self.assertEqual([worker.answer() for worker in idle], ["ok", "ok"])
+                for _ in range(barriers - 1):
+                    self.assert_all(workers, "barrier")
+                self.assert_all(workers, "shutdown")
+                self.assertEqual([worker.end() for worker in workers], [0] * 3)
+
     # S49
     def test_a_group_may_start_again_through_the_same_store(self):
         workers = self.workers(3)
@@ -156,6 +205,23 @@ class StaticGroup(Case):
             self.init_static(workers)
             self.assert_all_reach_all(workers)
             self.assert_all(workers, "shutdown graceful")
+
+    # S49
+    def test_references_are_made_shared_and_released_after_every_start(self):
+        owner, creator, third = workers = self.workers(3)
+        for start in range(3):
+            self.init_static(workers)
+            self.assertEqual(creator.ask(f"make worker0 {start}"), f"ok {start}")
+            self.assertEqual(creator.ask("give worker2"), f"ok {start}")
+            launch.wait_until(lambda: owner.ask("counts") == "ok 1 2", "both hold it")
+            self.assertEqual(creator.ask("drop"), "ok")
+            launch.wait_until(lambda: owner.ask("counts") == "ok 1 1", "worker2 holds it")
+            self.assertEqual(third.ask("drop"), "ok")
+            launch.wait_until(lambda: owner.ask("counts") == "ok 0 0", "the value is released")
+            # And one that is left to the end.
+            self.assertEqual(creator.ask(f"make worker2 {start}"), f"ok {start}")
+            self.assert_all(workers, "shutdown strict")
+            self.assertEqual(creator.ask("drop"), "ok")
 
     def test_who_comes_again_finds_nothing_of_the_group_that_has_ended(self):
         workers = self.static_group(3)
@@ -173,16 +239,20 @@ class StaticGroup(Case):
             self.assertIn("is not unique", worker.answer())
 
     # S172
-    def test_calls_to_a_worker_that_is_killed_fail_with_its_name(self):
+    def test_calls_to_a_worker_that_is_killed_fail_with_its_name_and_work_when_it_is_back(self):
         caller, _, callee = self.static_group(3)
-        self.assertEqual(caller.ask("hold worker2"), "ok")
-        self.assertEqual(caller.ask("add worker2 1 2"), "ok 3")  # so the other one has got there
+        for _ in range(3):
+            self.assertEqual(caller.ask("hold worker2"), "ok")
+        self.assertEqual(caller.ask("add worker2 1 2"), "ok 3")  # so the others have got there
         callee.kill()
-        answer = caller.ask("held")
-        self.assertRegex(answer, r"^error unreachable: .*worker2")
+        for _ in range(3):
+            self.assertRegex(caller.ask("held"), r"^error unreachable: .*worker2")
         self.assertEqual(caller.ask("add worker1 1 2"), "ok 3")
+        again = self.worker("worker2")
+        self.assertEqual(again.ask("init worker2 2 3"), "ok")
+        self.assertEqual(caller.ask("add worker2 3 2"), "ok 5")
+        self.assertEqual(again.ask("add worker0 2 2"), "ok 4")
 
-    # S172
     def test_a_worker_that_is_started_again_is_called_again(self):
         caller, callee = self.static_group(2)
         self.assertEqual(caller.ask("add worker1 1 2"), "ok 3")

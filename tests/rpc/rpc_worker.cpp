@@ -5,10 +5,18 @@
 //                                 without a world size: a dynamic group; how long to wait for all
 //   add TO A B                    calls add(A, B)
 //   hold TO                       calls a function that never answers, and goes on
-//   held                          how the last of those ended
+//   held                          how the first of those ended that was not asked for yet
+//   count TO                      calls a function that counts its calls
+//   counted                       how often that was called here
+//   make TO VALUE                 makes a value there, and reads it by its reference
+//   read                          likewise, the last one that was made
+//   give TO                       hands that reference to another worker, which keeps it
+//   drop                          lets go of all references, those it was given included
+//   counts                        how many values others have references to, and how many those are
 //   workers                       the names of all, by id
-//   barrier
-//   shutdown [graceful]           or without: just goes
+//   barrier [THREADS]             by one thread, or by several at once
+//   gather VALUE NAME...          what each of those has brought
+//   shutdown [graceful | strict]  or without: just goes; strict: also fails if references are left
 //
 // Environment: MASTER_ADDR and MASTER_PORT, the store.
 
@@ -17,15 +25,21 @@
 
 #include <fmt/format.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
+#include <deque>
 #include <functional>
+#include <future>
 #include <iostream>
 #include <map>
+#include <mutex>
 #include <optional>
 #include <sstream>
 #include <string>
+#include <utility>
+#include <vector>
 
 namespace {
 
@@ -33,6 +47,7 @@ namespace rpc = muster::rpc;
 
 const rpc::Procedure<std::int64_t(std::int64_t, std::int64_t)> kAdd("add");
 const rpc::Procedure<void()> kHold("hold");
+const rpc::Procedure<void()> kCount("count");
 const rpc::Procedure<std::int64_t(rpc::RRef<std::int64_t>)> kKeep("keep");
 
 std::string describe(const rpc::CallError& error) {
@@ -69,6 +84,55 @@ std::string init(std::istream& words) {
                      started.error().message);
 }
 
+std::string barrier(std::int64_t thread_count) {
+  std::vector<std::future<rpc::CallResult<>>> others;
+  for (std::int64_t count = 1; count < thread_count; ++count) {
+    others.push_back(std::async(std::launch::async, [] { return rpc::barrier(); }));
+  }
+  auto outcome = rpc::barrier();
+  for (auto& other : others) {
+    auto another = other.get();
+    if (!another) outcome = std::move(another);
+  }
+  return describe(outcome);
+}
+
+std::string gather(std::istream& words) {
+  std::string value;
+  words >> value;
+  std::vector<std::string> names;
+  for (std::string name; words >> name;) names.push_back(name);
+  const auto gathered = rpc::gather(names, value);
+  if (!gathered) return describe(gathered.error());
+  std::string answer = "ok";
+  for (const auto& [name, brought] : *gathered) answer += fmt::format(" {}={}", name, brought);
+  return answer;
+}
+
+std::atomic<std::int64_t> count_of_calls = 0;
+
+// The references that others gave to this worker.
+class Kept {
+ public:
+  void add(rpc::RRef<std::int64_t> reference) {
+    const std::lock_guard lock(mutex_);
+    references_.push_back(std::move(reference));
+  }
+  void clear() {
+    const std::lock_guard lock(mutex_);
+    references_.clear();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<rpc::RRef<std::int64_t>> references_;
+};
+// Never destroyed: they may be left when the process ends.
+Kept& kept() {
+  static auto* const kKept = new Kept;
+  return *kKept;
+}
+
 class Worker {
  public:
   std::string obey(const std::string& line) {
@@ -76,10 +140,14 @@ class Worker {
     std::string verb;
     words >> verb;
     if (verb == "init") return init(words);
-    if (verb == "barrier") return describe(rpc::barrier());
+    if (verb == "gather") return gather(words);
     std::string word;
     words >> word;
-    if (verb == "shutdown") return describe(rpc::shutdown({.graceful = word == "graceful"}));
+    if (verb == "barrier") return barrier(word.empty() ? 1 : std::stoll(word));
+    if (verb == "shutdown") {
+      return describe(
+          rpc::shutdown({.graceful = !word.empty(), .ignores_leaks = word != "strict"}));
+    }
     if (verb == "workers") {
       std::string answer = "ok";
       for (const rpc::WorkerInfo& info : rpc::workers()) answer += " " + info.name();
@@ -92,10 +160,16 @@ class Worker {
       return describe(rpc::call(word, kAdd, a, b));
     }
     if (verb == "hold") {
-      held_ = rpc::async(rpc::to(word).within(muster::Duration::zero()), kHold);
+      held_.push_back(rpc::async(rpc::to(word).within(muster::Duration::zero()), kHold));
       return "ok";
     }
-    if (verb == "held" && held_) return describe(held_->wait());
+    if (verb == "held" && !held_.empty()) {
+      const rpc::Future<> first = held_.front();
+      held_.pop_front();
+      return describe(first.wait());
+    }
+    if (verb == "count") return describe(rpc::call(word, kCount));
+    if (verb == "counted") return fmt::format("ok {}", count_of_calls.load());
     if (verb == "make") {
       std::int64_t value = 0;
       words >> value;
@@ -111,6 +185,7 @@ class Worker {
     }
     if (verb == "drop") {
       references_.clear();
+      kept().clear();
       return "ok";
     }
     if (verb == "counts") {
@@ -121,7 +196,7 @@ class Worker {
   }
 
  private:
-  std::optional<rpc::Future<>> held_;
+  std::deque<rpc::Future<>> held_;
   std::vector<rpc::RRef<std::int64_t>> references_;
 };
 
@@ -132,13 +207,12 @@ int main() {
   static const auto* const kNever = new rpc::Promise<>;
   const auto add = rpc::define(kAdd, [](std::int64_t a, std::int64_t b) { return a + b; });
   const auto hold = rpc::define(kHold, [] { return kNever->future(); });
-  // Keeps the reference, as long as the process lives.
+  const auto count = rpc::define(kCount, [] { ++count_of_calls; });
   const auto keep = rpc::define(kKeep, [](const rpc::RRef<std::int64_t>& given) {
-    static auto* const kKept = new std::vector<rpc::RRef<std::int64_t>>;
-    kKept->push_back(given);
+    kept().add(given);
     return given.to_here().value();
   });
-  if (!add || !hold || !keep) return 1;
+  if (!add || !hold || !count || !keep) return 1;
   Worker worker;
   std::string line;
   while (std::getline(std::cin, line)) {
