@@ -227,7 +227,8 @@ class Crowd {
   std::size_t leases_left_max_ = 0;
 };
 
-TEST(DynamicGroupCrowd, AgreesInTheEndHoweverWorkersComeAndGo) {  // S183
+// S183 but for the calls, which are in agent_sim_test.cpp.
+TEST(DynamicGroupCrowd, AgreesInTheEndHoweverWorkersComeAndGo) {
   tests::LogCapture log(log::Level::Error);
   for (const std::uint64_t seed : tests::seeds_to_run(3, 1)) {
     SCOPED_TRACE(tests::replay_command(seed));

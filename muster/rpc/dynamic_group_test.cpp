@@ -72,8 +72,8 @@ TEST_F(DynamicGroupTest, StartsAndEndsWithoutAWorldSize) {  // S174
   EXPECT_EQ(keys(), (Names{"kind", "members"}));
 }
 
-TEST_F(DynamicGroupTest,
-       MakesNewcomersAndMembersKnownToOneAnotherBeforeJoiningEnds) {  // S175, S176
+// What S175 and S176 rest on; their calls are in groups_test.py.
+TEST_F(DynamicGroupTest, MakesNewcomersAndMembersKnownToOneAnotherBeforeJoiningEnds) {
   GroupWorker& first = join("worker0", 0);
   EXPECT_EQ(first.members, std::vector<Member>{first.self});
   for (const std::int64_t id : {7, 3, 5}) {

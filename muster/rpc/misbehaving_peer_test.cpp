@@ -170,8 +170,12 @@ TEST_F(MisbehavingPeer, ThatAnswersBeforeItWasAskedIsLeft) {
 
 TEST_F(MisbehavingPeer, ThatAnswersLateChangesNothing) {
   start();
-  const auto future = caller.async<Add>("worker1", 0.05, "add", 1, 1);
+  // So that the other one has nothing to wait for before it is sent.
+  const auto first = call_peer(0);
   RawConnection connection = peer.welcome();
+  serve(connection, 10);
+  ASSERT_EQ(first.get(), 10);
+  const auto future = caller.async<Add>("worker1", 0.2, "add", 1, 1);
   const auto request = connection.read();
   ASSERT_TRUE(request);
   ASSERT_FALSE(future.wait());

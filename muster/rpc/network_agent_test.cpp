@@ -1,10 +1,12 @@
 #include "muster/rpc/network_agent.h"
 
+#include "muster/rpc/call.h"
 #include "muster/rpc/own_address.h"
 #include "tests/rpc/cluster.h"
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <atomic>
 #include <condition_variable>
 #include <mutex>
@@ -40,6 +42,17 @@ class Gate {
   std::condition_variable changed_;
   bool is_open_ = false;
 };
+
+// Until it holds, or for so long that it never will; for what nobody is told of.
+template <typename Holds>
+bool comes_to(Holds holds) {
+  const TimePoint deadline = SystemClock().now() + 60s;
+  while (!holds() && SystemClock().now() < deadline) std::this_thread::yield();
+  return holds();
+}
+
+const Procedure<std::int64_t()> kOwnId("own id");
+const Procedure<void(std::int64_t)> kStore("store");
 
 void add_functions(Worker& worker) {
   ASSERT_TRUE(worker.functions.add("add", [](std::int64_t a, std::int64_t b) { return a + b; }));
@@ -90,7 +103,7 @@ TEST_P(NetworkAgentTest, KnowsAllWorkersOfItsGroup) {
   EXPECT_FALSE(workers[0]->agent->find(-1));
 }
 
-// S60 … S64.
+// S60 by name, S62, S63.
 TEST_P(NetworkAgentTest, CallsEveryWorkerAndItself) {
   start(3);
   for (const auto& worker : workers) {
@@ -105,7 +118,42 @@ TEST_P(NetworkAgentTest, CallsEveryWorkerAndItself) {
   }
 }
 
-// S72.
+// S64.
+TEST_P(NetworkAgentTest, CallsAWorkerByItsId) {
+  start(3);
+  for (const auto& worker : workers) {
+    Agent* const agent = worker->agent.get();
+    ASSERT_TRUE(worker->functions.add(
+        kOwnId.name(), [agent] { return static_cast<std::int64_t>(agent->self().id()); }));
+  }
+  for (const auto& worker : workers) {
+    for (std::int64_t id = 0; id < 3; ++id) {
+      EXPECT_EQ(async(*worker->agent, id, kOwnId).get(), id);
+    }
+  }
+}
+
+// S65: what each tells the next one arrives there and nowhere else.
+TEST_P(NetworkAgentTest, DoesNotMixUpCallsInARing) {
+  start(4);
+  std::array<std::atomic<std::int64_t>, 4> stored{};
+  for (auto& one : stored) one = -1;
+  for (std::size_t rank = 0; rank < 4; ++rank) {
+    ASSERT_TRUE(workers[rank]->functions.add(
+        kStore.name(), [&stored, rank](std::int64_t value) { stored.at(rank) = value; }));
+  }
+  std::vector<Future<>> telling;
+  for (std::int64_t rank = 0; rank < 4; ++rank) {
+    Agent& agent = *workers[static_cast<std::size_t>(rank)]->agent;
+    telling.push_back(async(agent, (rank + 1) % 4, kStore, rank));
+  }
+  for (const auto& one : telling) EXPECT_TRUE(one.wait());
+  for (std::size_t rank = 0; rank < 4; ++rank) {
+    EXPECT_EQ(stored.at(rank), static_cast<std::int64_t>((rank + 3) % 4));
+  }
+}
+
+// S61, S72.
 TEST_P(NetworkAgentTest, HasManyCallsUnderWayAtOnce) {
   start(2);
   std::vector<Future<std::int64_t>> futures;
@@ -169,7 +217,6 @@ TEST_P(NetworkAgentTest, SaysWhatIsWrongWithACallThatCannotBeServed) {
   EXPECT_EQ(workers[0]->call<Add>("worker1", "add", 1, 2).value(), 3);
 }
 
-// S42.
 TEST_P(NetworkAgentTest, RefusesWhatCannotBeSentAtTheCall) {
   start(1);
   Agent& agent = *workers[0]->agent;
@@ -189,13 +236,13 @@ TEST_P(NetworkAgentTest, RefusesWhatCannotBeSentAtTheCall) {
   check(agent.send("worker0", request), "no longer running");
 }
 
-// S96 … S100, S105.
+// S99, S105.
 TEST_P(NetworkAgentTest, FailsCallsWhoseTimeIsOver) {
   start(2);
   auto gate = std::make_shared<Gate>();
   ASSERT_TRUE(workers[1]->functions.add("wait", [gate] { return gate->pass(); }));
   Worker& caller = *workers[0];
-  const auto patient = caller.async<bool()>("worker1", 0.0, "wait");
+  const auto patient = caller.async<bool()>("worker1", std::nullopt, "wait");
   for (const double timeout : {0.1, 0.0005}) {
     const auto outcome = caller.async<bool()>("worker1", timeout, "wait").wait();
     ASSERT_FALSE(outcome);
@@ -203,15 +250,37 @@ TEST_P(NetworkAgentTest, FailsCallsWhoseTimeIsOver) {
     EXPECT_NE(render(outcome.error()).find("RPCErr:1:RPC ran for more than set timeout"),
               std::string::npos);
   }
-  // The default is read at the call.
-  const auto before = caller.async<bool()>("worker1", std::nullopt, "wait");
-  caller.agent->set_timeout(1ms);
-  EXPECT_EQ(caller.call<bool()>("worker1", "wait").error().kind, CallErrorKind::Timeout);
-  EXPECT_EQ(caller.async<Add>("worker1", 60.0, "add inline", 1, 1).get(), 2);
   EXPECT_FALSE(patient.done());
   gate->open();
   EXPECT_TRUE(patient.get());
-  EXPECT_TRUE(before.get());
+}
+
+// S96, S97, S98, S100.
+TEST_P(NetworkAgentTest, GivesCallsTheDefaultTimeAsItIsWhenTheyAreMade) {
+  start(2);
+  auto gate = std::make_shared<Gate>();
+  ASSERT_TRUE(workers[1]->functions.add("wait", [gate] { return gate->pass(); }));
+  Worker& caller = *workers[0];
+  std::vector<Future<bool>> patient;
+  caller.agent->set_timeout(200s);
+  patient.push_back(caller.async<bool()>("worker1", std::nullopt, "wait"));
+  caller.agent->set_timeout(0s);
+  patient.push_back(caller.async<bool()>("worker1", std::nullopt, "wait"));
+  caller.agent->set_timeout(1ms);
+  for (const double timeout : {0.0, 60.0}) {
+    patient.push_back(caller.async<bool()>("worker1", timeout, "wait"));
+  }
+  std::vector<Future<bool>> hasty;
+  for (int count = 0; count < 10; ++count) {
+    hasty.push_back(caller.async<bool()>("worker1", std::nullopt, "wait"));
+  }
+  for (const auto& one : hasty) {
+    ASSERT_FALSE(one.wait());
+    EXPECT_EQ(one.wait().error().kind, CallErrorKind::Timeout);
+  }
+  for (const auto& one : patient) EXPECT_FALSE(one.done());
+  gate->open();
+  for (const auto& one : patient) EXPECT_TRUE(one.get());
 }
 
 // S106: a call ends on time although no thread is left that could run a function.
@@ -224,9 +293,11 @@ TEST_P(NetworkAgentTest, EndsCallsOnTimeWhileAllThreadsAreBusy) {
   for (int count = 0; count < 8; ++count) {
     blocking.push_back(workers[1]->async<bool()>("worker0", 0.0, "block"));
   }
+  ASSERT_TRUE(comes_to([&] { return workers[0]->server->idle_count() == 0; }));
   const auto outcome = workers[0]->async<bool()>("worker1", 0.2, "wait").wait();
   ASSERT_FALSE(outcome);
   EXPECT_EQ(outcome.error().kind, CallErrorKind::Timeout);
+  for (const auto& one : blocking) EXPECT_FALSE(one.done());
   gate->open();
   for (const auto& one : blocking) EXPECT_TRUE(one.get());
 }
@@ -360,7 +431,7 @@ void expect_gathers(const std::vector<std::unique_ptr<Worker>>& workers, int cou
   }
 }
 
-// S162 … S166.
+// S162.
 TEST_P(NetworkAgentTest, GathersWhatEveryWorkerBrings) {
   start(4);
   expect_gathers(workers, 10);
@@ -450,7 +521,7 @@ TEST_P(NetworkAgentTest, FollowsNoLeaderThatWasStartedAgain) {
   EXPECT_NE(values.error().message.find("worker0"), std::string::npos) << values.error().message;
 }
 
-// S173.
+// S173, as far as a gather tells.
 TEST_P(NetworkAgentTest, SaysWhoCannotComeToAGatherAnyMore) {
   start(3);
   std::vector<std::string> names{"worker0", "worker1", "worker2"};
@@ -468,6 +539,7 @@ TEST_P(NetworkAgentTest, SaysWhoCannotComeToAGatherAnyMore) {
   }
 }
 
+// S163, of the leader.
 TEST_P(NetworkAgentTest, SaysWhoIsLateForAGather) {
   start(2);
   const auto values = workers[0]->gather->all(*workers[0]->agent, {"worker0", "worker1"}, "", 0.1);
@@ -477,12 +549,37 @@ TEST_P(NetworkAgentTest, SaysWhoIsLateForAGather) {
       << values.error().message;
 }
 
+// S163, of those who follow it.
+TEST_P(NetworkAgentTest, WaitsForTheLeaderOfAGatherNoLongerThanItWasTold) {
+  start(3);
+  const std::vector<std::string> names{"worker0", "worker1", "worker2"};
+  std::vector<std::future<CallResult<Gather::Values>>> waiting;
+  for (std::size_t rank = 1; rank < 3; ++rank) {
+    waiting.push_back(std::async(std::launch::async, [&, rank] {
+      return workers[rank]->gather->all(*workers[rank]->agent, names, "", 0.1);
+    }));
+  }
+  for (auto& one : waiting) {
+    const auto values = one.get();
+    ASSERT_FALSE(values);
+    EXPECT_EQ(values.error().kind, CallErrorKind::Timeout);
+    EXPECT_NE(values.error().message.find("RPC ran for more than"), std::string::npos)
+        << values.error().message;
+  }
+}
+
 // S188.
 TEST_P(NetworkAgentTest, SaysWhoIsMissingAtTheStart) {
-  Worker alone;
-  const auto started = alone.start(options_for("worker0", 0, 2), store, 200ms);
-  ASSERT_FALSE(started);
-  EXPECT_NE(started.error().message.find('1'), std::string::npos) << started.error().message;
+  // Longer if the store is not even reached in that time.
+  std::string text;
+  for (Duration patience = 200ms; patience < 60s; patience *= 2) {
+    Worker alone;
+    const auto started = alone.start(options_for("worker0", 0, 2), store, patience);
+    ASSERT_FALSE(started);
+    text = started.error().message;
+    if (text.find("rank 1 of 2 has not come") != std::string::npos) return;
+  }
+  FAIL() << text;
 }
 
 TEST_P(NetworkAgentTest, SendsControlMessagesAgainUntilTheyArrive) {
@@ -534,19 +631,25 @@ TEST_P(NetworkAgentTest, RefusesStrangers) {
 
 TEST_P(NetworkAgentTest, TellsAFunctionThatNobodyWaitsForItAnyMore) {
   start(2);
-  Gate over;
-  std::atomic<bool> knew = false;
-  ASSERT_TRUE(workers[1]->functions.add("work", [&] {
-    const TimePoint deadline = SystemClock().now() + 60s;
-    while (!is_cancelled() && SystemClock().now() < deadline) std::this_thread::yield();
-    knew = is_cancelled();
-    over.open();
+  struct State {
+    std::atomic<int> begun_count = 0;
+    std::atomic<bool> knew = false;
+    Gate over;
+  };
+  const auto state = std::make_shared<State>();
+  ASSERT_TRUE(workers[1]->functions.add("work", [state] {
+    ++state->begun_count;
+    state->knew = comes_to([] { return is_cancelled(); });
+    state->over.open();
   }));
   EXPECT_FALSE(is_cancelled()) << "not in a function";
-  EXPECT_EQ(workers[0]->async<void()>("worker1", 0.02, "work").wait().error().kind,
-            CallErrorKind::Timeout);
-  ASSERT_TRUE(over.pass());
-  EXPECT_TRUE(knew);
+  // Again if it was not even sent in that time.
+  while (state->begun_count == 0) {
+    ASSERT_EQ(workers[0]->async<void()>("worker1", 0.02, "work").wait().error().kind,
+              CallErrorKind::Timeout);
+  }
+  ASSERT_TRUE(state->over.pass());
+  EXPECT_TRUE(state->knew);
   EXPECT_EQ(workers[0]->call<Add>("worker1", "add", 1, 2).value(), 3);
 }
 
