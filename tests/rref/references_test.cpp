@@ -1,6 +1,7 @@
 // Remote references between real agents, over both transports: making and reading them, sharing
 // them, methods, and what the counters show.
 #include "muster/rref/rref.h"
+#include "tests/rpc/fake_devices.h"
 #include "tests/rref/cluster.h"
 
 #include <gtest/gtest.h>
@@ -43,6 +44,7 @@ namespace {
 using namespace std::chrono_literals;
 using rpc::Procedure;
 using rpc::RRef;
+using rpc::testing::FakeDevices;
 using testing::Worker;
 using testing::Workers;
 
@@ -62,6 +64,10 @@ const Procedure<Number()> kGated("gated");
 const Procedure<Counter(Number)> kMakeCounter("counter");
 const Procedure<Number(RRef<Counter>, Number)> kCounterAdd("counter.add");
 const Procedure<Number(RRef<Counter>)> kCounterGet("counter.get");
+const Procedure<Counter(Number)> kMakeCounterLater("counter_later");
+const Procedure<Number(RRef<Counter>)> kCounterGated("counter.gated");
+const Procedure<rpc::Tensor(rpc::Tensor)> kEcho("echo");
+const Procedure<rpc::Tensor(std::int32_t)> kMakeTensor("tensor");
 
 enum class Way { Tcp, SharedMemory };
 
@@ -108,6 +114,12 @@ class References : public ::testing::TestWithParam<Way> {
     add(kMakeCounter, [](Number start) { return Counter(start); });
     add(kCounterAdd, rpc::method(&Counter::add));
     add(kCounterGet, rpc::method(&Counter::get));
+    add(kMakeCounterLater, [this](Number start) { return Counter(start + opened_.get()); });
+    add(kCounterGated, [this](const RRef<Counter>& counter) {
+      return opened_.get() + counter.local_value().value()->get();
+    });
+    add(kEcho, [](rpc::Tensor tensor) { return tensor; });
+    add(kMakeTensor, [](std::int32_t index) { return FakeDevices::counting(rpc::cuda(index), 3); });
   }
 
   rpc::Agent& agent(int rank) { return *workers_[static_cast<std::size_t>(rank)]->agent; }
@@ -124,6 +136,20 @@ class References : public ::testing::TestWithParam<Way> {
   }
   void expect_owners_and_forks(int rank, std::size_t owners, std::size_t forks) {
     expect_counters(rank, {.owner_rrefs = owners, .forks = forks});
+  }
+  // All three forms, in a time that is not enough.
+  void expect_methods_to_time_out(const RRef<Counter>& counter,
+                                  const Procedure<Number(RRef<Counter>)>& procedure) {
+    const auto check = [](const auto& outcome) {
+      ASSERT_FALSE(outcome);
+      EXPECT_EQ(outcome.error().kind, rpc::CallErrorKind::Timeout) << outcome.error().message;
+      EXPECT_NE(outcome.error().message.find("RPC ran for more than"), std::string::npos);
+    };
+    check(counter.within(20ms).call(procedure));
+    check(counter.within(20ms).async(procedure).wait());
+    const auto left_there = counter.within(20ms).remote(procedure);
+    ASSERT_TRUE(left_there);
+    check(left_there->creation()->wait());
   }
   // What worker1 holds and owns when it goes.
   void expect_released_with_their_holder();
@@ -420,6 +446,58 @@ TEST_P(References, to_objects_that_are_never_sent_have_their_methods_called_on_t
     EXPECT_EQ(counter->remote(kCounterAdd, 1)->to_here().value(), 13);
     EXPECT_EQ(counter->within(5s).call(kCounterGet).value(), 13);
   }
+}
+
+// S103
+TEST_P(References, whose_methods_take_longer_than_they_may_time_out_by_all_three_forms) {
+  start(2);
+  {
+    const auto counter = rpc::remote(agent(0), "worker1", kMakeCounter, 10);
+    ASSERT_TRUE(counter->creation()->wait());
+    expect_methods_to_time_out(*counter, kCounterGated);
+    gate_.set_value(1);
+    EXPECT_EQ(counter->call(kCounterGated).value(), 11);
+  }
+  expect_nothing_left();
+}
+
+// S104
+TEST_P(References, whose_values_are_not_made_yet_let_methods_time_out_by_all_three_forms) {
+  start(2);
+  {
+    const auto counter = rpc::remote(agent(0), "worker1", kMakeCounterLater, 10);
+    ASSERT_TRUE(counter);
+    expect_methods_to_time_out(*counter, kCounterGet);
+    gate_.set_value(1);
+    EXPECT_EQ(counter->call(kCounterGet).value(), 11);
+  }
+  expect_nothing_left();
+}
+
+// S187
+TEST_P(References, to_tensors_on_unmapped_devices_are_refused_or_not_fetched_and_hold_no_threads) {
+  start(2);
+  for (int time = 0; time < 4 + 5; ++time) {  // there are 4 threads
+    for (const char* const to : {"worker1", "worker0"}) {
+      const auto sent = rpc::remote(agent(0), to, kEcho, FakeDevices::counting(rpc::cuda(0), 3));
+      ASSERT_FALSE(sent);
+      EXPECT_EQ(sent.error().kind, rpc::CallErrorKind::Rejected);
+      EXPECT_NE(sent.error().message.find(
+                    std::string("Request device mapping is not available for destination ") + to),
+                std::string::npos)
+          << sent.error().message;
+    }
+    const auto made = rpc::remote(agent(0), "worker1", kMakeTensor, 0);
+    ASSERT_TRUE(made);
+    const auto fetched = made->to_here();
+    ASSERT_FALSE(fetched);
+    EXPECT_EQ(fetched.error().kind, rpc::CallErrorKind::Remote);
+    EXPECT_NE(fetched.error().message.find("Response device mapping is not available"),
+              std::string::npos)
+        << fetched.error().message;
+    EXPECT_EQ(rpc::async(agent(0), "worker1", kAdd, 1, 2).wait().value(), 3);
+  }
+  expect_nothing_left();
 }
 
 TEST_P(References, a_plain_call_of_a_function_that_makes_an_object_says_how_to_call_it) {

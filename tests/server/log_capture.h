@@ -7,6 +7,7 @@
 
 #include <chrono>
 #include <condition_variable>
+#include <cstddef>
 #include <mutex>
 #include <string>
 #include <string_view>
@@ -40,6 +41,16 @@ class LogCapture {
       if (level >= log::Level::Warn) messages.push_back(message);
     }
     return messages;
+  }
+
+  // How many lines contain `text`.
+  std::size_t count(std::string_view text) const {
+    const std::lock_guard lock(mutex_);
+    std::size_t lines = 0;
+    for (const auto& [level, message] : lines_) {
+      if (message.find(text) != std::string::npos) ++lines;
+    }
+    return lines;
   }
 
   // Waits until there is a line that contains `text`; false if none comes.
