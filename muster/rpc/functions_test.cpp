@@ -303,6 +303,13 @@ TEST(Functions, FailWithTheErrorOfTheirFuture) {
   EXPECT_EQ(answer.failure, (Failure{"std::out_of_range", "no such row"}));
 }
 
+TEST(Functions, FailWithWhatTheyThrowBeforeTheyReturnTheirFuture) {  // S120
+  Functions functions;
+  ASSERT_TRUE(functions.add("fail", []() -> Future<int> { throw std::out_of_range("too far"); }));
+  EXPECT_TRUE((*functions.find("fail"))->is_asynchronous());
+  EXPECT_EQ(call(functions, "fail").failure, (Failure{"std::out_of_range", "too far"}));
+}
+
 TEST(Functions, FailACallWhoseReplyIsDropped) {
   Answer answer;
   { const Reply reply(answer); }

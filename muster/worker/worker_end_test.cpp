@@ -133,6 +133,23 @@ TEST(GroupEnd, ComesToRestThoughEveryCallIsLate) {
 // ---- rpc::shutdown ------------------------------------------------------------------------------
 
 const Procedure<bool()> kStop("agent end test, stop");
+const Procedure<std::int64_t()> kHold("agent end test, hold");
+
+// What `hold` answers with, later.
+Promise<std::int64_t>& gate() {
+  static Promise<std::int64_t> promise;
+  return promise;
+}
+
+void define_all() {
+  static const bool kDone = [] {
+    EXPECT_TRUE(define(kStop, [] { return shutdown({.timeout = 10s}).has_value(); }));
+    EXPECT_TRUE(define(kHold, [] { return gate().future(); }));
+    return true;
+  }();
+  (void)kDone;
+  gate() = Promise<std::int64_t>();
+}
 
 InitOptions alone(const StoreHost& store) {
   InitOptions options;
@@ -144,23 +161,41 @@ InitOptions alone(const StoreHost& store) {
 
 TEST(RpcShutdown, IsRefusedInsideOfWhatItWouldWaitFor) {
   StoreHost store;
-  const auto stop = [] { return shutdown({.timeout = 10s}).has_value(); };
-  ASSERT_TRUE(define(kStop, stop));
+  define_all();
   ASSERT_TRUE(init(alone(store)));
   const auto outcome = call("worker0", kStop);
   ASSERT_TRUE(outcome) << outcome.error().message;
   EXPECT_FALSE(*outcome);
   std::promise<CallResult<>> in_callback;
-  async("worker0", kStop).on_done([&](const auto&) {
-    in_callback.set_value(shutdown({.timeout = 10s}));
-  });
+  const auto held = async("worker0", kHold);
+  held.on_done([&](const auto&) { in_callback.set_value(shutdown({.timeout = 10s})); });
+  gate().set(1);
   const auto refused = in_callback.get_future().get();
-  // The callback may also have run here, at once; then it was a shutdown like any other.
-  if (is_running()) {
-    ASSERT_FALSE(refused);
-    EXPECT_EQ(refused.error().kind, CallErrorKind::Rejected);
-    EXPECT_TRUE(shutdown());
-  }
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().kind, CallErrorKind::Rejected);
+  EXPECT_TRUE(is_running());
+  EXPECT_TRUE(shutdown());
+}
+
+// S167
+TEST(RpcShutdown, HasEndedRpcHereThoughItsTimeWasOver) {
+  StoreHost store;
+  define_all();
+  ASSERT_TRUE(init(alone(store)));
+  const auto held = async(to("worker0").within(Duration::zero()), kHold);
+  const auto outcome = shutdown({.timeout = 50ms});
+  ASSERT_FALSE(outcome);
+  EXPECT_EQ(outcome.error().kind, CallErrorKind::Timeout);
+  EXPECT_NE(outcome.error().message.find("1 calls of this worker are still under way"),
+            std::string::npos)
+      << outcome.error().message;
+  EXPECT_FALSE(is_running());
+  EXPECT_FALSE(held.wait());
+  const auto after = call("worker0", kStop);
+  ASSERT_FALSE(after);
+  EXPECT_TRUE(after.error().message.starts_with("RPC has not been initialized"))
+      << after.error().message;
+  gate().set(1);
 }
 
 TEST(RpcShutdown, HappensOnceHoweverManyThreadsWantIt) {
