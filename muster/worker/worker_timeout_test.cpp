@@ -19,9 +19,12 @@ const Procedure<void()> kSilent("worker timeout test, never");
 
 class WorkerTimeout : public ::testing::Test {
  protected:
-  static void SetUpTestSuite() {
-    static const auto* const kPromise = new Promise<void>;
-    ASSERT_TRUE(define(kSilent, [] { return kPromise->future(); }));
+  void SetUp() override {
+    static const bool kDefined = [] {
+      static const auto* const kPromise = new Promise<void>;
+      return define(kSilent, [] { return kPromise->future(); }).has_value();
+    }();
+    ASSERT_TRUE(kDefined);
   }
   Result<> start(Duration timeout) {
     InitOptions options;
