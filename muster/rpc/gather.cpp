@@ -8,7 +8,10 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <map>
 #include <set>
+#include <unordered_map>
 #include <utility>
 
 namespace muster::rpc {
@@ -16,24 +19,44 @@ namespace {
 
 constexpr std::string_view kArrive = "muster.gather.arrive";
 constexpr std::string_view kPresent = "muster.gather.present";
-using ArriveType = std::map<std::string, std::string>(std::string, std::string, std::string);
+constexpr std::string_view kSettled = "muster.gather.settled";
+using ArriveType = GatherAnswer(GatherArrival);
 using PresentType = void();
+using SettledType = void(std::string, std::uint64_t, std::uint64_t, std::uint64_t);
 
 // How long the leader waits before it looks whether those who are missing are alive, and between
-// two looks.
+// two looks; and everybody, before they look whether they wait for the right one.
 constexpr Duration kLookInterval = std::chrono::seconds(1);
 // Likewise, while one of them seems to be gone.
 constexpr Duration kSecondLookInterval = std::chrono::milliseconds(50);
-// A worker to which nothing could be sent so often in a row is gone. Once is not enough: its
-// connection may have been cut just then, which the next call mends.
-constexpr int kUnsentMax = 2;
+// How often the leader looks who is in a group whose members come and go.
+constexpr Duration kMembersInterval = std::chrono::milliseconds(100);
+// Before the next attempt.
+constexpr Duration kPause = std::chrono::milliseconds(20);
+// A worker to which nothing could be sent for so long, and so often in a row, is gone. Once is not
+// enough: its connection may have been cut just then, which the next call mends.
+constexpr Duration kGoneAfter = std::chrono::milliseconds(300);
+constexpr int kUnsentMin = 2;
+// How long others may take to hear of an end before this worker leaves.
+constexpr Duration kPartMax = std::chrono::seconds(2);
+// Who may ask at once whether somebody here has heard of an end. Others are told so.
+constexpr std::size_t kAskingMax = 1024;
 
-// Counts failures to reach a worker. Whether the last of them means that it is gone.
-bool is_gone(const CallError& error, int& unsent_count) {
-  if (error.kind != CallErrorKind::Unreachable) return true;
-  unsent_count = error.sent ? 0 : unsent_count + 1;
-  return unsent_count >= kUnsentMax;
-}
+// Whether a worker is gone, from failures to reach it.
+class Contact {
+ public:
+  bool is_gone(const CallError& error, TimePoint now) {
+    if (error.kind != CallErrorKind::Unreachable) return true;
+    if (error.sent) unsent_count_ = 0;
+    if (error.sent) return false;
+    if (unsent_count_++ == 0) since_ = now;
+    return unsent_count_ >= kUnsentMin && now - since_ >= kGoneAfter;
+  }
+
+ private:
+  int unsent_count_ = 0;
+  TimePoint since_;
+};
 
 template <typename F, typename T, typename... Args>
 Future<T> call(Agent& agent, std::string_view to, std::optional<double> timeout_seconds,
@@ -60,190 +83,418 @@ TimePoint deadline_after(double seconds, TimePoint now) {
 // What is left when none is; 0 would be for ever.
 constexpr double kShortestSeconds = 0.001;
 
+double seconds_until(TimePoint deadline, TimePoint now) {
+  if (deadline == kNever) return 0;
+  return std::max(std::chrono::duration<double>(deadline - now).count(), kShortestSeconds);
+}
+
+void pause_until(TimePoint time) {
+  const Promise<void> nobody;
+  (void)nobody.future().wait_until(time);
+}
+
 CallError gather_error(std::string text) {
   return {CallErrorKind::Remote, std::move(text), "", true};
 }
 
+CallError lost_leader(const std::string& leader, std::uint64_t process_now) {
+  return {CallErrorKind::Unreachable,
+          fmt::format("worker {}, which led the gather, {}", leader,
+                      process_now == 0 ? "has left the group" : "was started again"),
+          "", true};
+}
+
 }  // namespace
 
-// Any thread.
+// Who gathers.
+struct Gather::Circle {
+  std::string key;
+  std::vector<std::string> names;  // unless it is everyone
+  bool is_everyone = false;
+
+  GatherMembers members(const Agent& agent) const {
+    GatherMembers members;
+    for (const std::string& name : names) members.emplace(name, agent.process_of(name));
+    if (!is_everyone) return members;
+    for (const WorkerInfo& info : agent.workers()) {
+      members.emplace(info.name(), agent.process_of(info.name()));
+    }
+    return members;
+  }
+};
+
+// What one who gathers takes to the leader.
+struct Gather::Errand {
+  GatherArrival arrival;
+  double seconds = 0;  // 0: no limit
+  TimePoint deadline = kNever;
+};
+
+// Any thread. Shared with the functions that others call, which may be called for longer.
 class Gather::Hall {
  public:
-  // `leader_of`: given by the leader itself, the names of all.
-  Future<Values> arrive(const std::string& key, const std::string& name, std::string value,
-                        const std::vector<std::string>* all_names) {
-    std::shared_ptr<Meeting> complete;
+  // While a thread of this worker gathers. Only then is it known who is in the circle, and only
+  // then does it matter.
+  class Visit {
+   public:
+    Visit(Hall& hall, const Agent& agent, const Circle& circle)
+        : hall_(hall), visitor_{&agent, &circle} {
+      const std::lock_guard lock(hall_.mutex_);
+      hall_.visitors_.emplace(circle.key, visitor_);
+    }
+    ~Visit() {
+      const std::lock_guard lock(hall_.mutex_);
+      const auto [begin, end] = hall_.visitors_.equal_range(visitor_.circle->key);
+      hall_.visitors_.erase(std::find_if(
+          begin, end, [this](const auto& one) { return one.second.circle == visitor_.circle; }));
+    }
+    Visit(const Visit&) = delete;
+    Visit& operator=(const Visit&) = delete;
+
+   private:
+    friend class Hall;
+    struct Visitor {
+      const Agent* agent = nullptr;
+      const Circle* circle = nullptr;
+    };
+    Hall& hall_;
+    const Visitor visitor_;
+  };
+
+  struct Place {
+    GatherHall::Ticket ticket = 0;
+    Future<GatherAnswer> answer;
+  };
+  Place arrive(GatherArrival arrival) {
     std::unique_lock lock(mutex_);
-    if (const auto over = over_.find(set_of(key)); over != over_.end() && over->second.key == key) {
-      return Future<Values>::ready(over->second.outcome);
+    const GatherHall::Ticket ticket = ++last_ticket_;
+    Promise<GatherAnswer> promise;
+    Place place{ticket, promise.future()};
+    if (parting_) {
+      promise.set(*parting_);
+      return place;
     }
-    auto& meeting = meetings_[key];
-    if (!meeting) meeting = std::make_shared<Meeting>();
-    Future<Values> future = meeting->promise.future();
-    const auto [place, is_first] = meeting->values.try_emplace(name, value);
-    if (!is_first && place->second != value) {
-      return Future<Values>::ready(
-          call_failed(gather_error(fmt::format("worker {} has come twice to one gather", name))));
+    promises_.emplace(ticket, std::move(promise));
+    const std::string set = arrival.set;
+    GatherHall::Arrived arrived = core_.arrive(std::move(arrival), ticket);
+    if (arrived.needs_look) {
+      for (auto& reply : look_at(set)) arrived.replies.push_back(std::move(reply));
     }
-    if (all_names != nullptr) meeting->all_names = *all_names;
-    if (!meeting->all_names.empty() && meeting->values.size() >= meeting->all_names.size()) {
-      complete = meeting;
-      over_[set_of(key)] = {key, complete->values};
-      meetings_.erase(key);
-    }
-    lock.unlock();
-    if (complete) complete->promise.set(complete->values);
-    return future;
+    answer(std::move(lock), std::move(arrived.replies));
+    return place;
   }
 
-  std::vector<std::string> missing(const std::string& key) {
+  // Who is in the circle may have changed. Requires: a visit to it.
+  void look(const std::string& set) {
+    std::unique_lock lock(mutex_);
+    auto replies = look_at(set);
+    answer(std::move(lock), std::move(replies));
+  }
+
+  std::vector<std::string> missing(const std::string& set, GatherHall::Ticket ticket) {
     const std::lock_guard lock(mutex_);
-    std::vector<std::string> names;
-    const auto found = meetings_.find(key);
-    if (found == meetings_.end()) return names;
-    for (const std::string& name : found->second->all_names) {
-      if (!found->second->values.contains(name)) names.push_back(name);
-    }
-    return names;
+    return core_.missing(set, ticket);
+  }
+  void fail(const std::string& set, GatherHall::Ticket ticket, const CallError& error) {
+    std::unique_lock lock(mutex_);
+    auto replies = core_.fail(set, ticket, error);
+    answer(std::move(lock), std::move(replies));
   }
 
-  void fail(const std::string& key, const CallError& error) {
+  // Nobody is let in any more, until `open`. Who has yet to hear of an end.
+  std::vector<GatherHall::Unsettled> part(std::uint64_t process) {
     std::unique_lock lock(mutex_);
-    const auto found = meetings_.find(key);
-    if (found == meetings_.end()) return;
-    const auto meeting = std::move(found->second);
-    meetings_.erase(found);
-    over_[set_of(key)] = {key, call_failed(error)};
-    lock.unlock();
-    meeting->promise.set(call_failed(error));
+    parting_ = GatherAnswer{GatherVerdict::Parting, {process, 0}, nullptr};
+    auto unsettled = core_.unsettled();
+    auto replies = core_.clear(*parting_);
+    answer(std::move(lock), std::move(replies));
+    return unsettled;
   }
-
-  void fail_all(const CallError& error) {
+  void open() {
     std::unique_lock lock(mutex_);
-    const auto meetings = std::exchange(meetings_, {});
-    over_.clear();
-    lock.unlock();
-    for (const auto& [key, meeting] : meetings) meeting->promise.set(call_failed(error));
+    parting_.reset();
+    auto replies = core_.clear(call_failed(gather_error("the group of this gather has ended")));
+    answer(std::move(lock), std::move(replies));
   }
 
  private:
-  struct Meeting {
-    std::vector<std::string> all_names;  // once the leader has come
-    Values values;
-    Promise<Values> promise;
-  };
-  struct Over {
-    std::string key;
-    CallResult<Values> outcome;
-  };
-  static std::string set_of(const std::string& key) { return key.substr(0, key.rfind('/')); }
+  std::vector<GatherHall::Reply> look_at(const std::string& set) {
+    const auto visitor = visitors_.find(set);
+    if (visitor == visitors_.end()) return {};
+    const auto& [agent, circle] = visitor->second;
+    return core_.look(set, agent->self().name(), circle->members(*agent));
+  }
+  // Without the lock: whoever is told may do anything.
+  void answer(std::unique_lock<std::mutex> lock, std::vector<GatherHall::Reply> replies) {
+    std::vector<Promise<GatherAnswer>> promises;
+    for (const GatherHall::Reply& reply : replies) {
+      auto node = promises_.extract(reply.ticket);
+      MUSTER_ASSERT(!node.empty());
+      promises.push_back(std::move(node.mapped()));
+    }
+    lock.unlock();
+    for (std::size_t index = 0; index < replies.size(); ++index) {
+      promises[index].set(std::move(replies[index].answer));
+    }
+  }
 
   std::mutex mutex_;
-  std::map<std::string, std::shared_ptr<Meeting>> meetings_;
-  // The last gather of each set. Whoever did not hear of its end cannot be further.
-  std::map<std::string, Over> over_;
+  GatherHall core_;
+  GatherHall::Ticket last_ticket_ = 0;
+  std::unordered_map<GatherHall::Ticket, Promise<GatherAnswer>> promises_;
+  std::multimap<std::string, Visit::Visitor> visitors_;
+  std::optional<GatherAnswer> parting_;
 };
 
-Gather::Gather(Functions& functions) : hall_(std::make_shared<Hall>()) {
-  const auto arrive = [hall = hall_](std::string key, std::string name, std::string value) {
-    return hall->arrive(key, name, std::move(value), nullptr);
+Gather::Gather(Functions& functions, GatherOptions options)
+    : options_(options), hall_(std::make_shared<Hall>()) {
+  const auto arrive = [hall = hall_](GatherArrival arrival) {
+    return hall->arrive(std::move(arrival)).answer;
+  };
+  const auto ask_settled = [this](std::string set, std::uint64_t leader, std::uint64_t number,
+                                  std::uint64_t count) {
+    return settled(set, {leader, number}, count);
   };
   const auto added = functions.add(std::string(kArrive), arrive, {.run = Run::Inline});
   const auto present = functions.add(std::string(kPresent), [] {}, {.run = Run::Inline});
-  MUSTER_ASSERT(added && present);
+  const auto asked = functions.add(std::string(kSettled), ask_settled, {.run = Run::Inline});
+  MUSTER_ASSERT(added && present && asked);
 }
 
 Gather::~Gather() = default;
 
 void Gather::begin(std::string group) {
-  hall_->fail_all(gather_error("the group of this gather has ended"));
-  const std::lock_guard lock(mutex_);
+  hall_->open();
+  std::unique_lock lock(mutex_);
   group_ = std::move(group);
-  counts_.clear();
+  lines_.clear();
+  tell_settled(std::move(lock));
+}
+
+std::string Gather::key_of(std::string_view kind) {
+  const std::lock_guard lock(mutex_);
+  return fmt::format("{}/{}", group_, kind);
 }
 
 CallResult<Gather::Values> Gather::all(Agent& agent, std::vector<std::string> names,
                                        std::string value, std::optional<double> timeout_seconds) {
   std::sort(names.begin(), names.end());
-  const std::string& self = agent.self().name();
-  if (!std::binary_search(names.begin(), names.end(), self)) {
-    return call_failed(
-        {CallErrorKind::Rejected,
-         fmt::format("{} is not one of those who gather: {}", self, fmt::join(names, ", ")), "",
-         false});
-  }
-  std::string key;
-  {
-    const std::lock_guard lock(mutex_);
-    const std::string set = fmt::format("{}", fmt::join(names, ","));
-    key = fmt::format("{}/{}/{}", group_, set, counts_[set]++);
-  }
-  if (names.front() == self) return lead(agent, key, names, std::move(value), timeout_seconds);
-  return follow(agent, names.front(), key, std::move(value), timeout_seconds);
+  Circle circle;
+  circle.key = key_of(fmt::format("of {}", fmt::join(names, ",")));
+  circle.names = std::move(names);
+  return gather(agent, circle, std::move(value), timeout_seconds);
 }
 
-CallResult<Gather::Values> Gather::follow(Agent& agent, const std::string& leader,
-                                          const std::string& key, std::string value,
+CallResult<Gather::Values> Gather::everyone(Agent& agent, std::string value,
+                                            std::optional<double> timeout_seconds) {
+  Circle circle;
+  circle.key = key_of("everyone");
+  circle.is_everyone = true;
+  return gather(agent, circle, std::move(value), timeout_seconds);
+}
+
+CallResult<Gather::Values> Gather::gather(Agent& agent, const Circle& circle, std::string value,
                                           std::optional<double> timeout_seconds) {
   const SystemClock clock;
-  const TimePoint deadline = deadline_after(timeout_seconds.value_or(0), clock.now());
-  const std::uint64_t process = agent.process_of(leader);
-  int unsent_count = 0;
+  const std::string self = agent.self().name();
+  Errand errand;
+  errand.seconds = timeout_seconds.value_or(0);
+  errand.deadline = deadline_after(errand.seconds, clock.now());
+  GatherArrival& arrival = errand.arrival;
+  arrival.set = circle.key;
+  arrival.name = self;
+  arrival.value = std::move(value);
+  const Hall::Visit visit(*hall_, agent, circle);
+  {
+    const std::lock_guard lock(mutex_);
+    auto place = lines_.take(circle.key);
+    if (!place) return call_failed(std::move(place.error()));
+    arrival.place = *place;
+  }
+  TimePoint sent_away_since = kNever;
+  std::uint64_t parting = 0;  // a leader that leaves
+  CallResult<Values> outcome;
   while (true) {
-    double left = 0;
-    if (deadline != kNever) left = std::chrono::duration<double>(deadline - clock.now()).count();
-    if (deadline != kNever && left <= 0) left = kShortestSeconds;
+    hall_->look(circle.key);
+    const GatherMembers members = circle.members(agent);
+    const auto own = members.find(self);
+    if (own == members.end()) {
+      std::vector<std::string> names;
+      for (const auto& [name, process] : members) names.push_back(name);
+      outcome = call_failed(
+          {CallErrorKind::Rejected,
+           fmt::format("{} is not one of those who gather: {}", self, fmt::join(names, ", ")), "",
+           false});
+      break;
+    }
+    {
+      const std::lock_guard lock(mutex_);
+      arrival.process = own->second;
+      lines_.fill_awaits(arrival);
+    }
+    const auto& [leader, process] = *members.begin();
+    CallResult<GatherAnswer> answer = GatherAnswer();
+    if (process == 0 || process != parting) {
+      answer = leader == self ? lead(agent, circle, errand) : follow(agent, circle, leader, errand);
+    }
+    if (!answer) {
+      outcome = call_failed(std::move(answer.error()));
+      break;
+    }
+    if (answer->verdict == GatherVerdict::Complete) {
+      outcome = *answer->values;
+      const std::lock_guard lock(mutex_);
+      lines_.came_to(circle.key, arrival.place, answer->era);
+      break;
+    }
+    if (answer->verdict == GatherVerdict::Again) {
+      const std::lock_guard lock(mutex_);
+      arrival.place = lines_.take_again(circle.key, arrival.place, answer->era);
+      sent_away_since = kNever;
+      continue;
+    }
+    if (answer->verdict == GatherVerdict::Parting) {
+      parting = answer->era.leader;
+      leave(circle.key, arrival.place);  // the leader waits until this was heard
+    }
+    const TimePoint now = clock.now();
+    if (sent_away_since == kNever) sent_away_since = now;
+    if (now >= errand.deadline) {
+      outcome = call_failed(
+          {CallErrorKind::Timeout,
+           fmt::format("nobody led the gather within {:.2f} seconds", errand.seconds), "", true});
+      break;
+    }
+    if (now - sent_away_since >= options_.disagreement_max) {
+      outcome = call_failed(gather_error(
+          fmt::format("{} and {}, which leads, do not agree on who gathers", self, leader)));
+      break;
+    }
+    pause_until(std::min(errand.deadline, now + kPause));
+    const std::lock_guard lock(mutex_);
+    arrival.place = lines_.keep_or_take(circle.key, arrival.place);
+  }
+  leave(circle.key, arrival.place);
+  return outcome;
+}
+
+void Gather::leave(const std::string& set, const GatherPlace& place) {
+  std::unique_lock lock(mutex_);
+  lines_.leave(set, place);
+  tell_settled(std::move(lock));
+}
+
+void Gather::tell_settled(std::unique_lock<std::mutex> lock) {
+  const auto still_waits = [this](const Asking& one) {
+    return lines_.waits_at(one.set, one.era, one.count);
+  };
+  const auto middle = std::partition(asking_.begin(), asking_.end(), still_waits);
+  std::vector<Asking> done(std::make_move_iterator(middle), std::make_move_iterator(asking_.end()));
+  asking_.erase(middle, asking_.end());
+  lock.unlock();
+  for (const Asking& one : done) one.promise.set({});
+}
+
+Future<void> Gather::settled(const std::string& set, const GatherEra& era, std::uint64_t count) {
+  const std::lock_guard lock(mutex_);
+  if (!lines_.waits_at(set, era, count) || asking_.size() >= kAskingMax) {
+    return Future<void>::ready({});
+  }
+  asking_.push_back({set, era, count, {}});
+  return asking_.back().promise.future();
+}
+
+void Gather::part(Agent& agent) {
+  const SystemClock clock;
+  const TimePoint deadline = clock.now() + kPartMax;
+  std::vector<Future<void>> heard;
+  for (const auto& [set, name, era, count] : hall_->part(agent.process_of(agent.self().name()))) {
     ++own_call_count_;
-    const Future<Values> future =
-        call<ArriveType, Values>(agent, leader, left, kArrive, key, agent.self().name(), value);
-    const CallResult<Values>* outcome = nullptr;
+    heard.push_back(call<SettledType, void>(agent, name, seconds_until(deadline, clock.now()),
+                                            kSettled, set, era.leader, era.number, count));
+  }
+  for (const Future<void>& one : heard) (void)one.wait();
+}
+
+CallResult<GatherAnswer> Gather::follow(Agent& agent, const Circle& circle,
+                                        const std::string& leader, const Errand& errand) {
+  const SystemClock clock;
+  GatherArrival arrival = errand.arrival;
+  // A process that may have the arrival, and may have told others what came of it.
+  std::uint64_t holder = 0;
+  Contact contact;
+  while (true) {
+    const std::uint64_t process = agent.process_of(leader);
+    const auto is_lost = [&] { return holder != 0 && agent.process_of(leader) != holder; };
+    if (is_lost()) return call_failed(lost_leader(leader, process));
+    arrival.is_repeat = holder != 0;
+    ++own_call_count_;
+    const Future<GatherAnswer> future =
+        call<ArriveType, GatherAnswer>(agent, leader, seconds_until(errand.deadline, clock.now()),
+                                       kArrive, std::as_const(arrival));
+    const CallResult<GatherAnswer>* outcome = nullptr;
     while (outcome == nullptr) {
       outcome = future.wait_until(clock.now() + kLookInterval);
-      // One that was started again does not know of this gather, and would never answer.
-      const std::uint64_t now = agent.process_of(leader);
-      if (now != 0 && now != process && (outcome == nullptr || !*outcome)) {
-        future.on_done([](const CallResult<Values>&) {});
-        return call_failed(
-            {CallErrorKind::Unreachable,
-             fmt::format("worker {}, which led the gather, was started again", leader), "", true});
-      }
+      if (outcome != nullptr) break;
+      // Others may take this worker for the leader.
+      hall_->look(circle.key);
+      if (!is_lost()) continue;
+      future.on_done([](const CallResult<GatherAnswer>&) {});
+      return call_failed(lost_leader(leader, agent.process_of(leader)));
     }
-    if (*outcome || is_gone(outcome->error(), unsent_count)) return *outcome;
+    if (*outcome) {
+      const GatherAnswer& answer = **outcome;
+      if (holder != 0 && answer.verdict != GatherVerdict::Complete && answer.era.leader != holder) {
+        return call_failed(lost_leader(leader, answer.era.leader));
+      }
+      return *outcome;
+    }
+    const CallError& error = outcome->error();
+    if (error.kind == CallErrorKind::Unreachable && error.sent) holder = process;
+    const bool is_unsent = !error.sent && (error.kind == CallErrorKind::Unreachable ||
+                                           error.kind == CallErrorKind::Rejected);
+    // Whether it is still in the group is for the group to say; and who leads then.
+    if (circle.is_everyone && is_unsent && holder == 0) return GatherAnswer();
+    if (!(circle.is_everyone && is_unsent) && contact.is_gone(error, clock.now())) return *outcome;
+    if (!error.sent) pause_until(clock.now() + kPause);
   }
 }
 
-CallResult<Gather::Values> Gather::lead(Agent& agent, const std::string& key,
-                                        const std::vector<std::string>& names, std::string value,
-                                        std::optional<double> timeout_seconds) {
+CallResult<GatherAnswer> Gather::lead(Agent& agent, const Circle& circle, const Errand& errand) {
   const SystemClock clock;
-  const double seconds = timeout_seconds.value_or(0);
-  const TimePoint deadline = deadline_after(seconds, clock.now());
-  const Future<Values> future = hall_->arrive(key, agent.self().name(), std::move(value), &names);
+  const auto [ticket, future] = hall_->arrive(errand.arrival);
   std::map<std::string, Future<void>> looks;
-  std::map<std::string, int> unsent_counts;
+  std::map<std::string, Contact> contacts;
   bool is_in_doubt = false;
   while (!future.done()) {
-    const Duration interval = is_in_doubt ? kSecondLookInterval : kLookInterval;
-    const TimePoint next = std::min(deadline, clock.now() + interval);
+    const Duration interval = circle.is_everyone ? kMembersInterval
+                              : is_in_doubt      ? kSecondLookInterval
+                                                 : kLookInterval;
+    const TimePoint next = std::min(errand.deadline, clock.now() + interval);
     if (future.wait_until(next) != nullptr) break;
-    if (clock.now() >= deadline) {
-      hall_->fail(key, gather_error(fmt::format(
-                           "Followers [{}] timed out in _all_gather after {:.2f} seconds",
-                           fmt::join(hall_->missing(key), ", "), seconds)));
+    if (clock.now() >= errand.deadline) {
+      hall_->fail(circle.key, ticket,
+                  gather_error(fmt::format(
+                      "Followers [{}] timed out in _all_gather after {:.2f} seconds",
+                      fmt::join(hall_->missing(circle.key, ticket), ", "), errand.seconds)));
       break;
     }
+    hall_->look(circle.key);
+    // Who does not live any more is taken out of a group whose members come and go.
+    if (circle.is_everyone) continue;
     is_in_doubt = false;
-    for (const std::string& name : hall_->missing(key)) {
+    for (const std::string& name : hall_->missing(circle.key, ticket)) {
       const auto look = looks.find(name);
       if (look != looks.end() && look->second.done()) {
         const CallResult<> outcome = look->second.wait();
-        if (outcome) unsent_counts.erase(name);
+        if (outcome) contacts.erase(name);
         is_in_doubt = is_in_doubt || !outcome;
-        if (!outcome && is_gone(outcome.error(), unsent_counts[name])) {
-          hall_->fail(key, {outcome.error().kind,
-                            fmt::format("{} cannot come to the gather any more: {}", name,
-                                        outcome.error().message),
-                            "", true});
+        if (!outcome && contacts[name].is_gone(outcome.error(), clock.now())) {
+          hall_->fail(circle.key, ticket,
+                      {outcome.error().kind,
+                       fmt::format("{} cannot come to the gather any more: {}", name,
+                                   outcome.error().message),
+                       "", true});
         }
         looks.erase(look);
       }
@@ -262,7 +513,9 @@ CallResult<> Gather::quiesce(Agent& agent, const std::vector<std::string>& names
   const double seconds = timeout_seconds.value_or(0);
   const TimePoint deadline = deadline_after(seconds, clock.now());
   // One look at all of them is not enough: a call may have wandered behind it. But when no call was
-  // made between two looks that both saw none under way, there was none.
+  // made between two looks that both saw none under way, there was none. Each brings what it saw in
+  // its last look, so that all come to the same decision, also one that was started again and has
+  // not seen it.
   std::int64_t started_before = -1;
   while (true) {
     agent.calls().wait_until_idle([&] { return clock.now() < deadline; });
@@ -278,18 +531,19 @@ CallResult<> Gather::quiesce(Agent& agent, const std::vector<std::string>& names
     }
     std::optional<double> left;
     if (deadline != kNever) left = std::chrono::duration<double>(deadline - now).count();
-    const auto outcome = all(agent, names, fmt::format("{} {}", started, active), left);
+    const auto outcome =
+        all(agent, names, fmt::format("{} {} {}", started, active, started_before), left);
     if (!outcome) return call_failed(outcome.error());
     std::int64_t all_started = 0;
     std::int64_t all_active = 0;
+    std::set<std::int64_t> seen_before;
     for (const auto& [name, text] : *outcome) {
-      const std::size_t blank = text.find(' ');
-      all_started += std::strtoll(text.c_str(), nullptr, 10);
-      if (blank != std::string::npos) {
-        all_active += std::strtoll(text.c_str() + blank, nullptr, 10);
-      }
+      char* next = nullptr;
+      all_started += std::strtoll(text.c_str(), &next, 10);
+      all_active += std::strtoll(next, &next, 10);
+      seen_before.insert(std::strtoll(next, nullptr, 10));
     }
-    if (all_active == 0 && all_started == started_before) return {};
+    if (all_active == 0 && seen_before == std::set{all_started}) return {};
     started_before = all_active == 0 ? all_started : -1;
   }
 }

@@ -341,6 +341,7 @@ CallResult<> shutdown(ShutdownOptions options) {
   if (options.graceful) {
     const auto names = names_of(*agent);
     outcome = wait_for_all(state, *agent, options.timeout);
+    if (!agent->is_static()) state.gather.part(*agent);
     if (outcome && options.end_references) {
       options.end_references();
     } else if (outcome) {
@@ -413,9 +414,7 @@ CallResult<> set_timeout(Duration timeout) {
 }
 
 CallResult<> barrier() {
-  const auto agent = current_agent();
-  if (!agent) return call_failed(internal::not_initialized());
-  auto outcome = process().gather.all(*agent, names_of(*agent), "", std::nullopt);
+  auto outcome = gather({}, "", std::nullopt);
   if (!outcome) return call_failed(std::move(outcome.error()));
   return {};
 }
@@ -423,11 +422,20 @@ CallResult<> barrier() {
 CallResult<std::map<std::string, std::string>> gather(std::vector<std::string> names,
                                                       std::string value,
                                                       std::optional<Duration> timeout) {
-  const auto agent = current_agent();
-  if (!agent) return call_failed(internal::not_initialized());
+  Process& state = process();
+  std::shared_ptr<NetworkAgent> agent;
+  {
+    const std::lock_guard lock(state.mutex);
+    agent = state.agent;
+  }
+  if (!agent || !current_agent()) return call_failed(internal::not_initialized());
   std::optional<double> seconds;
   if (timeout) seconds = seconds_of(*timeout);
-  return process().gather.all(*agent, std::move(names), std::move(value), seconds);
+  if (names.empty() && !agent->is_static()) {
+    return state.gather.everyone(*agent, std::move(value), seconds);
+  }
+  if (names.empty()) names = names_of(*agent);
+  return state.gather.all(*agent, std::move(names), std::move(value), seconds);
 }
 
 void end_references(Duration patience) {

@@ -89,10 +89,12 @@ std::vector<Device> devices();
 Duration timeout();
 CallResult<> set_timeout(Duration timeout);
 
-// Waits until all workers have come here.
+// Waits until all workers have come here; of a dynamic group, all who are members when the last of
+// them comes.
 CallResult<> barrier();
-// What each of `names` brought; this worker is one of them, and brings `value`. Several of them may
-// be made at once by different sets of workers. No `timeout`: as long as all of them are alive.
+// What each of `names` brought; this worker is one of them, and brings `value`. No names: all, as
+// for a barrier. Several of them may be made at once by different sets of workers. No `timeout`: as
+// long as all of them are alive.
 CallResult<std::map<std::string, std::string>> gather(std::vector<std::string> names,
                                                       std::string value,
                                                       std::optional<Duration> timeout = {});

@@ -43,6 +43,11 @@ class Worker:
         self._out.wait(r"\A(.*\n){%d}" % self._asked)
         return self._out.text.splitlines()[self._asked - 1]
 
+    def answers(self):
+        """Those to all orders."""
+        self.answer()
+        return self._out.text.splitlines()
+
     def ask(self, order):
         self.tell(order)
         return self.answer()
@@ -263,6 +268,8 @@ class StaticGroup(Case):
         # The first call may find out that the old one is gone.
         answers = [caller.ask("add worker1 3 2") for _ in range(2)]
         self.assertEqual(answers[-1], "ok 5", answers)
+        self.assert_all([caller, again], "shutdown graceful")
+        self.assertEqual([caller.end(), again.end()], [0, 0])
 
     # S173
     def test_a_graceful_end_without_a_worker_that_was_killed_names_it(self):
@@ -364,6 +371,95 @@ class DynamicGroup(Case):
         launch.wait_until(lambda: "left the group" in user.ask("read"), "worker0 knows")
         self.assertEqual(user.ask("drop"), "ok")
         self.assertEqual(user.ask("shutdown graceful"), "ok")
+
+
+class Barrier(Case):
+    """Of workers that are started again, come and go."""
+
+    def assert_waits_for_all(self, workers):
+        """Each of them is the last one once."""
+        for last in workers:
+            early = [worker for worker in workers if worker is not last]
+            for worker in early:
+                worker.tell("barrier")
+            for worker in early:
+                self.assertEqual(last.ask(f"add {worker.name} 1 2"), "ok 3")
+            self.assertFalse(any(worker.has_answered() for worker in early))
+            self.assertEqual(last.ask("barrier"), "ok")
+            self.assertEqual([worker.answer() for worker in early], ["ok"] * len(early))
+
+    def test_a_worker_that_was_killed_and_started_again_takes_its_place(self):
+        for victim in (0, 2):  # worker0 leads
+            for barriers in (1, 3):
+                with self.subTest(victim=victim, barriers=barriers):
+                    self.server = muster.Server(host="127.0.0.1")
+                    self.addCleanup(self.server.stop)
+                    workers = self.static_group(3)
+                    for _ in range(barriers):
+                        self.assert_all(workers, "barrier")
+                    workers[victim].kill()
+                    again = workers[victim] = self.worker(f"worker{victim}")
+                    self.assertEqual(again.ask(f"init {again.name} {victim} 3"), "ok")
+                    self.assert_waits_for_all(workers)
+                    self.assert_all(workers, "shutdown graceful")
+                    self.assertEqual([worker.end() for worker in workers], [0] * 3)
+
+    def test_a_graceful_end_waits_for_a_worker_that_was_started_again(self):
+        *others, victim = self.static_group(3)
+        for _ in range(2):
+            self.assert_all([*others, victim], "barrier")
+        victim.kill()
+        again = self.worker("worker2")
+        self.assertEqual(again.ask("init worker2 2 3"), "ok")
+        for worker in others:
+            worker.tell("shutdown graceful")
+        for worker in others:
+            self.assertEqual(again.ask(f"add {worker.name} 1 2"), "ok 3")
+        self.assertFalse(any(worker.has_answered() for worker in others))
+        self.assertEqual(again.ask("shutdown graceful"), "ok")
+        self.assertEqual([worker.answer() for worker in others], ["ok", "ok"])
+
+    def test_one_that_leaves_a_dynamic_group_may_come_back(self):
+        workers = self.workers(3)
+        for rank, worker in enumerate(workers):
+            self.assertEqual(worker.ask(f"init {worker.name} {rank}"), "ok")
+        for rank in (2, 0, 1):  # worker0 leads
+            for _ in range(rank + 1):
+                self.assert_all(workers, "barrier")
+            others = [worker for worker in workers if worker is not workers[rank]]
+            self.assertEqual(workers[rank].ask("shutdown graceful"), "ok")
+            for worker in others:
+                names = "ok " + " ".join(other.name for other in others)
+                launch.wait_until(lambda: worker.ask("workers") == names, "it is forgotten")
+            self.assert_all(others, "barrier")
+            self.assertEqual(workers[rank].ask(f"init {workers[rank].name} {rank}"), "ok")
+            self.assert_waits_for_all(workers)
+
+    def test_one_that_joins_meanwhile_is_waited_for(self):
+        # The last one leads from then on.
+        first, second, third = self.worker("b"), self.worker("c"), self.worker("a")
+        self.assertEqual(first.ask("init b 1"), "ok")
+        first.tell("barrier")
+        self.assertEqual(first.answer(), "ok")
+        self.assertEqual(second.ask("init c 2"), "ok")
+        self.assert_all([first, second], "barrier")
+        first.tell("barrier")
+        self.assertEqual(third.ask("init a 0"), "ok")
+        second.tell("barrier")
+        for worker in (first, second):
+            self.assertEqual(third.ask(f"add {worker.name} 1 2"), "ok 3")
+        self.assertFalse(first.has_answered() or second.has_answered())
+        self.assertEqual(third.ask("barrier"), "ok")
+        self.assertEqual([first.answer(), second.answer()], ["ok", "ok"])
+
+    def test_the_leader_may_leave_as_soon_as_it_has_passed(self):
+        workers = self.workers(3)
+        for rank, worker in enumerate(workers):
+            self.assertEqual(worker.ask(f"init {worker.name} {rank}"), "ok")
+        for worker in workers:
+            worker.tell("barrier")
+            worker.tell("shutdown graceful")
+        self.assertEqual([worker.answers() for worker in workers], [["ok"] * 3] * 3)
 
 
 if __name__ == "__main__":
