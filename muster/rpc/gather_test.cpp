@@ -325,18 +325,19 @@ TEST_F(GatherEveryoneTest, WaitsForOneThatJoinsMeanwhile) {
   Worker& a = join("a", 0);
   Worker& b = join("b", 1);
   expect_gather({&a, &b});
-  for (Worker* const early : {&a, &b}) {
-    Waiting first = come(*early);
-    if (early == &b) expect_to_wait(b, first, "a");
-    const std::string name = early == &a ? "c" : "d";
-    Worker& newcomer = join(name, early == &a ? 2 : 3);
-    Worker* const late = early == &a ? &b : &a;
-    std::vector<Waiting> waiting;
-    waiting.push_back(come(*late));
-    waiting.push_back(come(newcomer));
-    if (early == &b) waiting.push_back(come(*workers[2]));
-    for (auto& one : waiting) EXPECT_EQ(one.get()->count(name), 1U);
-    EXPECT_EQ(first.get()->count(name), 1U);
+  Waiting first = come(a);
+  Worker& c = join("c", 2);
+  Waiting second = come(b);
+  Waiting third = come(c);
+  for (Waiting* const one : {&first, &second, &third}) expect_names(one->get(), {"a", "b", "c"});
+  first = come(b);
+  expect_to_wait(b, first, "a");
+  Worker& d = join("d", 3);
+  second = come(a);
+  third = come(c);
+  Waiting fourth = come(d);
+  for (Waiting* const one : {&first, &second, &third, &fourth}) {
+    expect_names(one->get(), {"a", "b", "c", "d"});
   }
 }
 
