@@ -1,6 +1,7 @@
 """Groups: who is in them, what they do together, how they end, and workers that come and go."""
 
 import collections
+import concurrent.futures
 import os
 import signal
 import threading
@@ -437,6 +438,34 @@ class DynamicTest(TestCase):
             return body
 
         self.run_workers(first, newcomer("b-2", False), newcomer("c-3", True), starts=False)
+
+    def test_whoever_joins_while_others_gather_is_gathered_too(self):
+        def first(worker):
+            worker.start(name="a", world_size=None)
+            self.mark("first is there")
+            read(self.path("second is there"))
+            with concurrent.futures.ThreadPoolExecutor() as pool:
+                gathered = pool.submit(rpc._all_gather, "first")
+                self.mark("first gathers")
+                equal(gathered.result(60), {"a": "first", "b": "second", "c": "third"})
+            rpc.shutdown()
+
+        def second(worker):
+            read(self.path("first is there"))
+            worker.start(name="b", world_size=None)
+            self.mark("second is there")
+            read(self.path("third is there"))
+            equal(rpc._all_gather("second"), {"a": "first", "b": "second", "c": "third"})
+            rpc.shutdown()
+
+        def third(worker):
+            read(self.path("first gathers"))
+            worker.start(name="c", world_size=None)
+            self.mark("third is there")
+            equal(rpc._all_gather("third"), {"a": "first", "b": "second", "c": "third"})
+            rpc.shutdown()
+
+        self.run_workers(first, second, third, starts=False)
 
     def test_a_join_that_fails_hinders_nobody(self):
         def first(worker):

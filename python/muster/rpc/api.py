@@ -294,6 +294,8 @@ def _all_gather(
     import pickle
 
     names = sorted(worker_names) if worker_names is not None else _worker_names()
+    if not names:
+        raise RuntimeError("_all_gather: no workers were given")
     # With the timeout of calls, as long as all are alive; but what is to be sent must be ready.
     limit = timeout if timeout > 0 else None
     ready_within = limit
@@ -312,7 +314,8 @@ def _all_gather(
             f"RPC ran for more than set timeout ({ready_within * 1000:.0f} ms): the object took "
             f"{taken:.2f} s to be pickled"
         )
-    gathered = _native.gather(names, data, limit)
+    # Without names, who has come when the last one does: workers of a dynamic group come and go.
+    gathered = _native.gather(names if worker_names is not None else [], data, limit)
     return {name: pickle.loads(data) for name, data in gathered.items()}
 
 
