@@ -71,10 +71,18 @@ def main():
 # ---- ports and addresses ----------------------------------------------------------------------
 
 
+_taken_ports = []
+
+
 def free_port():
-    """A port that was free a moment ago, for the few cases in which port 0 cannot be used."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return listener.getsockname()[1]
+    """A port that nobody else is given, for the few cases in which port 0 cannot be used. As long as
+    nobody listens there, connections are refused."""
+    holder = socket.socket()
+    # It is bound, but does not listen: who sets the same option, as servers do, may still do so.
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    holder.bind(("127.0.0.1", 0))
+    _taken_ports.append(holder)
+    return holder.getsockname()[1]
 
 
 def has_ipv6_loopback():
