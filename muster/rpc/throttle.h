@@ -22,8 +22,6 @@ class Throttle {
   // What `may_go` looks at has changed. Costs next to nothing when nobody waits.
   void changed();
 
-  int waiting_count() const { return waiting_count_; }
-
  private:
   std::atomic<int> waiting_count_ = 0;
   std::atomic<std::uint64_t> change_count_ = 0;
