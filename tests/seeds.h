@@ -15,6 +15,14 @@
 
 namespace muster::tests {
 
+// Built for a sanitizer, or to be debugged, everything takes many times as long, and few seeds must
+// do.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || !defined(__OPTIMIZE__)
+inline constexpr bool kIsSlow = true;
+#else
+inline constexpr bool kIsSlow = false;
+#endif
+
 // The seeds 1 … `fixed_count`, which are the same for everybody, and `new_count` that nobody has
 // tried. With MUSTER_SEEDS there are as many fixed ones as that says, and as many new ones again if
 // there are to be some.

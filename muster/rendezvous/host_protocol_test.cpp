@@ -113,7 +113,7 @@ TEST(HostProtocol, HasTheseBytesForAHello) {
         std::int64_t{15'000'000'000}, std::int64_t{100'000'000}}) {
     wire::put(expected, number);
   }
-  for (const std::uint64_t number : {9, 5}) wire::put(expected, number);
+  for (const std::uint64_t number : {9U, 5U}) wire::put(expected, number);
   for (const std::int64_t number : {1, 3}) wire::put(expected, number);
   EXPECT_EQ(bytes, expected);
 }

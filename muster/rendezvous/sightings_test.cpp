@@ -34,7 +34,7 @@ State last_call(std::uint64_t number, TimePoint deadline) {
   return state;
 }
 Sign mark(std::string text) { return {true, std::move(text)}; }
-constexpr Sign kNone;
+const Sign kNone;
 
 TEST(Sightings, LetTheTwoLowestNodesWatchAllOthers) {
   State state = group_of({"b", "d"});

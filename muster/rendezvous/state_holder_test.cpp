@@ -91,7 +91,7 @@ TEST_F(StateHolderTest, FindsTheInitialStateWhereThereIsNone) {  // 49
 
 TEST_F(StateHolderTest, SeesEveryChangeWithoutACache) {  // 50
   holder();
-  for (const std::uint64_t number : {1, 2, 3}) {
+  for (const std::uint64_t number : {1U, 2U, 3U}) {
     store(round(number));
     expect_outcome(Outcome::Read);
     EXPECT_EQ(holder_->state().round, number);
@@ -117,7 +117,7 @@ TEST_F(StateHolderTest, WritesEveryChangeOfItsOwn) {  // 52
   holder(1s);
   expect_outcome(Outcome::Read);
   backend.calls = {};
-  for (const std::uint64_t number : {1, 2, 3}) {
+  for (const std::uint64_t number : {1U, 2U, 3U}) {
     holder_->edit().round = number;
     EXPECT_TRUE(holder_->dirty());
     // The cache does not keep anything from being written.

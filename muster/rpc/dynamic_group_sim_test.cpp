@@ -230,7 +230,7 @@ class Crowd {
 // S183 but for the calls, which are in agent_sim_test.cpp.
 TEST(DynamicGroupCrowd, AgreesInTheEndHoweverWorkersComeAndGo) {
   tests::LogCapture log(log::Level::Error);
-  for (const std::uint64_t seed : tests::seeds_to_run(3, 1)) {
+  for (const std::uint64_t seed : tests::seeds_to_run(tests::kIsSlow ? 1 : 3, 1)) {
     SCOPED_TRACE(tests::replay_command(seed));
     Crowd crowd(seed);
     crowd.make_trouble(30s);

@@ -264,8 +264,9 @@ void World::check() const {
       EXPECT_FALSE(freed_.contains(handle.rref)) << handle.rref.text() << " is freed";
     }
     const auto awaited_count = std::count_if(
-        process->sending.begin(), process->sending.end(),
-        [&](const auto& one) { return !process->abandoned.contains(one.second.ticket); });
+        process->sending.begin(), process->sending.end(), [&process = process](const auto& one) {
+          return !process->abandoned.contains(one.second.ticket);
+        });
     EXPECT_EQ(process->ledger.counters().pending_futures, static_cast<std::size_t>(awaited_count));
   }
 }
@@ -303,13 +304,8 @@ namespace {
 
 TEST(LedgerSim, FreesEverythingAndNothingTooEarly) {  // S161
   Met met;
-#if defined(NDEBUG)
-  const auto seeds = tests::seeds_to_run(16000, 4000);
-#elif defined(__OPTIMIZE__)
-  const auto seeds = tests::seeds_to_run(1000, 250);
-#else
-  const auto seeds = tests::seeds_to_run(250, 50);
-#endif
+  const auto seeds =
+      tests::kIsSlow ? tests::seeds_to_run(250, 50) : tests::seeds_to_run(16000, 4000);
   for (const std::uint64_t seed : seeds) {
     SCOPED_TRACE(tests::replay_command(seed));
     World world(seed, met);

@@ -278,7 +278,8 @@ TEST_F(TalkInSim, OfManyOnOneConnectionHearsWhatItIsTold) {
   for (int index = 0; index < 100; ++index) {
     talks.push_back(open(*store, fmt::format("e{}", index)));
   }
-  for (int index = 0; index < 100; ++index) expect_next(*talks[index], fmt::to_string(index));
+  for (std::size_t index = 0; index < 100; ++index)
+    expect_next(*talks[index], fmt::to_string(index));
   chat.say_to_all("hello, all");
   for (const auto& talk : talks) expect_next(*talk, "hello, all");
 }

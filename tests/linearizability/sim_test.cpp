@@ -32,12 +32,7 @@ using tests::replay_command;
 using tests::seeds_to_run;
 using wire::Dialect;
 
-#if defined(__SANITIZE_THREAD__)
-// A simulation has one thread, and is ten times slower when others are looked for.
-constexpr std::uint64_t kSimulationsByDefault = 100;
-#else
-constexpr std::uint64_t kSimulationsByDefault = 1'000;
-#endif
+constexpr std::uint64_t kSimulationsByDefault = tests::kIsSlow ? 100 : 1'000;
 
 struct Plan {
   std::vector<Dialect> dialects;    // one for each client

@@ -1,12 +1,14 @@
 # With the native module, and all under it, built for AddressSanitizer: into an interpreter that is
 # not, so the sanitizer's libraries are loaded before everything else. Leaks are not looked for: the
 # interpreter itself leaves things behind.
-if(NOT MUSTER_SANITIZE STREQUAL "address" OR NOT CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+if(NOT MUSTER_SANITIZE STREQUAL "address" OR NOT CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
   return()
 endif()
 
+# Clang links the sanitizer into programs; a module needs it as a library.
+target_link_options(muster_python PRIVATE -shared-libasan)
 set(preloaded "")
-foreach(library IN ITEMS libasan.so libubsan.so libstdc++.so)
+foreach(library IN ITEMS "libclang_rt.asan-${CMAKE_SYSTEM_PROCESSOR}.so" libstdc++.so)
   execute_process(
     COMMAND "${CMAKE_CXX_COMPILER}" "-print-file-name=${library}"
     OUTPUT_VARIABLE path OUTPUT_STRIP_TRAILING_WHITESPACE)

@@ -18,17 +18,13 @@ using tests::replay_command;
 using tests::seeds_to_run;
 
 // How many seeds of the fixed list, and how many new ones. A day over a shared store is ten times
-// as much work; and a simulation has one thread, so there is little that TSan could find.
-#if defined(__SANITIZE_THREAD__)
-constexpr std::uint64_t kHostedDays[] = {100, 20};
-constexpr std::uint64_t kSharedDays[] = {20, 5};
-#elif defined(__SANITIZE_ADDRESS__)
-constexpr std::uint64_t kHostedDays[] = {300, 50};
-constexpr std::uint64_t kSharedDays[] = {60, 10};
-#else
-constexpr std::uint64_t kHostedDays[] = {2'000, 500};
-constexpr std::uint64_t kSharedDays[] = {700, 100};
-#endif
+// as much work.
+struct Days {
+  std::uint64_t fixed_count;
+  std::uint64_t new_count;
+};
+constexpr Days kHostedDays = tests::kIsSlow ? Days{100, 20} : Days{2'000, 500};
+constexpr Days kSharedDays = tests::kIsSlow ? Days{20, 5} : Days{700, 100};
 
 void run_days(bool hosted) {
   const tests::LogCapture log(log::Level::Error);

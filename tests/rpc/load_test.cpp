@@ -32,11 +32,7 @@ using namespace std::chrono_literals;
 using testing::StoreHost;
 using testing::Worker;
 
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-constexpr int kCallsPerThread = 250;
-#else
-constexpr int kCallsPerThread = 4000;
-#endif
+constexpr int kCallsPerThread = tests::kIsSlow ? 250 : 4000;
 constexpr int kWorkers = 64;
 constexpr int kCallingThreads = 8;
 constexpr std::size_t kUnderWayMax = 16;  // of one thread
