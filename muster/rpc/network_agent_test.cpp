@@ -510,13 +510,17 @@ TEST_P(NetworkAgentTest, DoesNotWaitForEverForACallThatDoesNotEnd) {
 TEST_P(NetworkAgentTest, FollowsNoLeaderThatWasStartedAgainWithItsCall) {
   start(2);
   ASSERT_EQ(workers[1]->call<Add>("worker0", "add", 1, 1).value(), 2);
+  const TimePoint deadline = SystemClock().now() + 60s;
+  // The leader must have the call: one that was never sent to it goes to the next.
+  const auto wait_for_held = [&](const std::string& count) {
+    const auto held = [&] { return workers[0]->agent->metrics().at("agent.server_active_calls"); };
+    while (held() != count && SystemClock().now() < deadline) std::this_thread::yield();
+  };
+  wait_for_held("0");
   auto follower = std::async(std::launch::async, [&] {
     return workers[1]->gather->all(*workers[1]->agent, {"worker0", "worker1"}, "", std::nullopt);
   });
-  const TimePoint deadline = SystemClock().now() + 60s;
-  while (workers[1]->agent->calls().active_count() == 0 && SystemClock().now() < deadline) {
-    std::this_thread::yield();
-  }
+  wait_for_held("1");
   workers[0]->agent->shutdown();
   Worker again;
   add_functions(again);
