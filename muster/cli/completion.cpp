@@ -27,7 +27,7 @@ complete -o default -F _muster muster
 constexpr std::string_view kZshScript = R"(#compdef muster
 _muster() {
   local -a candidates
-  local line
+  local name text
   while IFS=$'\t' read -r name text; do
     candidates+=("${name//:/\\:}:$text")
   done < <("${words[1]}" complete -- "${(@)words[2,CURRENT]}" 2>/dev/null)

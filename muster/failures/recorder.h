@@ -6,7 +6,7 @@
 //   }
 //
 // Works under `muster run` and under torchrun; without the variable nothing is ever written. It
-// needs nothing else of Muster: link muster_failures, or compile recorder.cpp in (with recorder_c.h
+// needs nothing else of Muster: link libmuster, or compile recorder.cpp in (with recorder_c.h
 // and utf8.h). Programs in C use recorder_c.h.
 //
 // The error file is replaced in one step, so a reader never sees half of it. A child that the
