@@ -7,6 +7,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <mutex>
 
 namespace muster::rpc {
@@ -15,6 +16,33 @@ CallException::CallException(CallError error)
     : std::runtime_error(render(error)), error_(std::move(error)) {}
 
 namespace internal {
+namespace {
+
+constexpr int kCallbackDepthMax = 100;
+
+thread_local int callback_depth = 0;
+thread_local std::deque<std::function<void()>> put_off_callbacks;
+
+}  // namespace
+
+CallbackNest::CallbackNest() { ++callback_depth; }
+
+CallbackNest::~CallbackNest() {
+  if (callback_depth == 1) {
+    while (!put_off_callbacks.empty()) {
+      const std::function<void()> work = std::move(put_off_callbacks.front());
+      put_off_callbacks.pop_front();
+      work();
+    }
+  }
+  --callback_depth;
+}
+
+bool CallbackNest::is_deep() const { return callback_depth > kCallbackDepthMax; }
+
+void CallbackNest::put_off(std::function<void()> work) {
+  put_off_callbacks.push_back(std::move(work));
+}
 
 void complain(const CallError& error) {
   // When a worker is lost there may be thousands of them.

@@ -88,8 +88,22 @@ class Helper {
   virtual void slept(std::optional<Duration> total) = 0;
 };
 
+// One set of callbacks that runs within those of others, in this thread. A chain of `then` may be of
+// any length, the stack is not: deep within, callbacks are put off until the outermost have run.
+class CallbackNest {
+ public:
+  CallbackNest();
+  // The outermost runs what was put off.
+  ~CallbackNest();
+  CallbackNest(const CallbackNest&) = delete;
+  CallbackNest& operator=(const CallbackNest&) = delete;
+
+  bool is_deep() const;
+  void put_off(std::function<void()> work);
+};
+
 template <typename T>
-struct FutureState {
+struct FutureState : std::enable_shared_from_this<FutureState<T>> {
   std::mutex mutex;
   std::atomic<bool> is_set = false;  // the outcome is there
   std::weak_ptr<Helper> helper;      // never changed once others have the future
@@ -123,9 +137,17 @@ struct FutureState {
     return waiting;
   }
   bool set(CallResult<T> result) {
-    const auto waiting = settle(std::move(result));
+    auto waiting = settle(std::move(result));
     if (!waiting) return false;
-    for (const auto& callback : *waiting) run_callback(callback, *outcome);
+    if (waiting->empty()) return true;
+    CallbackNest nest;
+    if (nest.is_deep()) {
+      nest.put_off([self = this->shared_from_this(), callbacks = std::move(*waiting)] {
+        for (const auto& callback : callbacks) run_callback(callback, *self->outcome);
+      });
+    } else {
+      for (const auto& callback : *waiting) run_callback(callback, *outcome);
+    }
     return true;
   }
 };

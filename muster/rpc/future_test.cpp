@@ -251,5 +251,17 @@ TEST(Future, HasOneOutcomeWhenManyThreadsSetIt) {
   }
 }
 
+TEST(Future, IsContinuedAsOftenAsOneLikes) {
+  constexpr int kLinks = 200'000;
+  const Promise<int> promise;
+  Future<int> last = promise.future();
+  for (int link = 0; link < kLinks; ++link) {
+    last = last.then([](const CallResult<int>& outcome) { return *outcome + 1; });
+  }
+  promise.set(0);
+  EXPECT_EQ(last.get(), kLinks) << "all of it has run when `set` returns";
+  EXPECT_TRUE(last.done());
+}
+
 }  // namespace
 }  // namespace muster::rpc
