@@ -198,7 +198,7 @@ CallResult<> wait_for_all(Process& state, NetworkAgent& agent, Duration timeout)
   if (timeout > Duration::zero()) seconds = seconds_of(timeout);
   if (!agent.is_static()) {
     const SystemClock clock;
-    const TimePoint deadline = seconds ? clock.now() + timeout : kNever;
+    const TimePoint deadline = seconds ? after(clock.now(), timeout) : kNever;
     if (agent.calls().wait_until_idle([&] { return clock.now() < deadline; })) return {};
     return call_failed({CallErrorKind::Timeout,
                         fmt::format("{} calls of this worker are still under way after {:.2f} "
@@ -248,6 +248,21 @@ void arrange_stop_at_exit() {
   });
 }
 
+// RPC is being started as long as there is one; also what a program brings may throw meanwhile.
+class Starting {
+ public:
+  explicit Starting(Process& state) : state_(state) {}
+  ~Starting() {
+    const std::lock_guard lock(state_.mutex);
+    state_.is_starting = false;
+  }
+  Starting(const Starting&) = delete;
+  Starting& operator=(const Starting&) = delete;
+
+ private:
+  Process& state_;
+};
+
 }  // namespace
 
 void testing::set_exit_patience(Duration patience) {
@@ -265,6 +280,7 @@ Result<> init(InitOptions options) {
     }
     state.is_starting = true;
   }
+  const Starting starting(state);  // only when it is done may another thread end it
   auto made = plan(options);
   Result<std::shared_ptr<NetworkAgent>> agent = fail(ErrorKind::Invalid, "");
   std::unique_ptr<FunctionServer> server;
@@ -298,10 +314,7 @@ Result<> init(InitOptions options) {
   FunctionServer* serving = nullptr;
   {
     const std::lock_guard lock(state.mutex);
-    if (!agent) {
-      state.is_starting = false;
-      return fail(agent.error());
-    }
+    if (!agent) return fail(agent.error());
     state.agent = std::move(*agent);
     state.server = std::move(server);
     state.keeper = std::move(keeper);
@@ -309,8 +322,6 @@ Result<> init(InitOptions options) {
   }
   serving->open();
   arrange_stop_at_exit();
-  const std::lock_guard lock(state.mutex);
-  state.is_starting = false;  // only now may another thread end it
   return {};
 }
 
