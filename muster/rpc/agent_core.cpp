@@ -143,7 +143,7 @@ Task<Result<Member>> AgentCore::look_up(std::string name) {
   if (!found || !known) co_return found;
   const Member before = known->member();
   if (before.incarnation != found->incarnation) {
-    if (!known->is_dead()) tell_replaced(before.info);
+    if (!known->is_dead()) tell_replaced(*known);
     std::vector<Member> came;
     came.push_back(*found);
     tell_joined(std::move(came));
@@ -226,7 +226,7 @@ void AgentCore::on_members(const std::vector<Member>& members) {
   }
   for (const auto& outgoing : gone) {
     const WorkerInfo info = outgoing->member().info;
-    const std::string text = peer_lost_text(info, "it has left the group", std::nullopt);
+    const std::string text = peer_lost_text(info, "it has left the group", outgoing->last_heard());
     tell_lost(info, text);
     outgoing->close({CallErrorKind::Unreachable, text, "", true});
   }
@@ -238,7 +238,7 @@ void AgentCore::on_members(const std::vector<Member>& members) {
                 fmt::format("{} was taken out of the group meanwhile", self().describe()));
       came.push_back(member);
     } else if (old.incarnation != member.incarnation) {
-      if (!outgoing->is_dead()) tell_replaced(old.info);
+      if (!outgoing->is_dead()) tell_replaced(*outgoing);
       came.push_back(member);
     }
     outgoing->update(member);
@@ -250,8 +250,10 @@ void AgentCore::tell_lost(const WorkerInfo& worker, const std::string& text) {
   if (worker != self()) reception_->handler->on_worker_lost(worker, text);
 }
 
-void AgentCore::tell_replaced(const WorkerInfo& worker) {
-  tell_lost(worker, peer_lost_text(worker, "another process has taken its place", std::nullopt));
+void AgentCore::tell_replaced(const Outgoing& worker) {
+  const WorkerInfo info = worker.member().info;
+  tell_lost(info,
+            peer_lost_text(info, "another process has taken its place", worker.last_heard()));
 }
 
 void AgentCore::tell_joined(std::vector<Member> members) {
@@ -353,10 +355,13 @@ bool AgentCore::go_wrong(Departure& call) {
     }
     case FaultAction::Delay:
     case FaultAction::Reorder:
+      // The program may learn that its call is over before anything is sent.
+      if (!take_over(call.request.buffers)) return false;
       send_later(std::move(call), verdict->length);
       return true;
     case FaultAction::Duplicate: {
       Message copy = call.request;
+      if (!take_over(copy.buffers)) return false;
       call.outgoing->submit(std::move(copy), Duration::zero(), kNever,
                             std::make_unique<RelaySink>(std::nullopt));
       return false;

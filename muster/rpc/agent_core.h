@@ -124,7 +124,7 @@ class AgentCore final : private GroupEvents {
   std::shared_ptr<Outgoing> outgoing_to(std::string_view name) const;
   // To the handler.
   void tell_lost(const WorkerInfo& worker, const std::string& text);
-  void tell_replaced(const WorkerInfo& worker);
+  void tell_replaced(const Outgoing& worker);
   void tell_joined(std::vector<Member> members);
   void look_after_all();
   void set_tick();

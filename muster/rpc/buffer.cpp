@@ -32,4 +32,16 @@ Buffer copy_of(std::span<const std::byte> bytes) {
   return {copied, std::move(memory)};
 }
 
+bool take_over(std::vector<Buffer>& buffers) {
+  for (Buffer& buffer : buffers) {
+    if (!buffer.is_borrowed()) continue;
+    std::shared_ptr<std::byte> memory = try_allocate(buffer.size());
+    if (!memory) return false;
+    std::memcpy(memory.get(), buffer.data(), buffer.size());
+    const std::span<const std::byte> copied(memory.get(), buffer.size());
+    buffer = Buffer(copied, std::move(memory));
+  }
+  return true;
+}
+
 }  // namespace muster::rpc

@@ -144,12 +144,9 @@ std::optional<std::uint64_t> CallTable::abandon(CallId id) {
   return token;
 }
 
-bool CallTable::is_wanted(CallId id) {
+void CallTable::forget(CallId id) {
   const std::size_t index = find(id);
-  if (index == slots_.size()) return false;
-  if (slots_[index].state == State::Live) return true;
-  erase(index);
-  return false;
+  if (index != slots_.size() && slots_[index].state != State::Live) erase(index);
 }
 
 std::vector<EndedCall> CallTable::clear() {

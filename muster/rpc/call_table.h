@@ -104,9 +104,10 @@ class CallTable {
   // nothing when it was not Live.
   [[nodiscard]] std::optional<std::uint64_t> abandon(CallId id);
 
-  // Whether the call still waits. One that has timed out meanwhile is forgotten: the caller knows
-  // that no response can come.
-  bool is_wanted(CallId id);
+  // Whether the call still waits.
+  bool is_live(CallId id) const { return find_live(id) != slots_.size(); }
+  // One that has timed out, and to which no response can come.
+  void forget(CallId id);
 
   // The agent stops: all calls, oldest first. Numbers go on from where they were.
   [[nodiscard]] std::vector<EndedCall> clear();

@@ -69,7 +69,14 @@ bool Calls::responded(PeerId connection, Message response) {
 
 bool Calls::is_wanted(CallId id) {
   const std::lock_guard lock(mutex_);
-  return table_.is_wanted(id);
+  return table_.is_live(id);
+}
+
+void Calls::forget(CallId id) {
+  decltype(late_)::node_type late;  // not to be destroyed with the lock
+  const std::lock_guard lock(mutex_);
+  table_.forget(id);
+  late = late_.extract(id);
 }
 
 void Calls::withdraw(CallId id, CallError error) {
@@ -80,9 +87,16 @@ void Calls::withdraw(CallId id, CallError error) {
 }
 
 void Calls::lost(PeerId connection, const CallError& error) {
+  // Not to be destroyed with the lock: what a program waits for may hold the last reference to a
+  // value, whose end is told with another call.
+  std::vector<std::shared_ptr<Pending>> forgotten;
   std::unique_lock lock(mutex_);
   const std::vector<EndedCall> ended = table_.lost(connection);
-  std::erase_if(late_, [&](const auto& one) { return one.second->connection == connection; });
+  std::erase_if(late_, [&](auto& one) {
+    if (one.second->connection != connection) return false;
+    forgotten.push_back(std::move(one.second));
+    return true;
+  });
   lock.unlock();
   for (const EndedCall& call : ended) owner_of(call.token)->fail(error, *this);
 }

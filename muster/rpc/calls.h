@@ -80,9 +80,10 @@ class Calls {
 
   // A response came. False if nobody can have asked for it: the peer breaks the protocol.
   bool responded(PeerId connection, Message response);
-  // Whether anybody still waits for a call whose request was not handed over yet. If not, it must
-  // not be any more.
+  // Whether anybody still waits for a call whose request was not handed over yet.
   bool is_wanted(CallId id);
+  // Nobody does, and it will not be: there will be no answer.
+  void forget(CallId id);
   // The request was not handed over after all.
   void withdraw(CallId id, CallError error);
   // The connection is gone, and all its calls with it.

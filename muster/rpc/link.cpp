@@ -10,8 +10,10 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <condition_variable>
 #include <ctime>
 #include <deque>
+#include <iterator>
 #include <poll.h>
 #include <span>
 #include <sys/epoll.h>
@@ -31,9 +33,13 @@ constexpr std::size_t kPiecesMax = 64;
 constexpr Duration kLongNap = std::chrono::hours(1);
 // Of small messages that are written together.
 constexpr std::size_t kGatheredMax = 32;
+// Of buffers that were written and are not destroyed yet, because the thread goes on to write.
+constexpr std::size_t kDoneBytesMax = std::size_t{4} << 20U;
+constexpr std::string_view kNoMemory = "there is no memory for what is still to be sent over it";
 
 // What is to be written: a head, then buffers.
 struct Outgoing {
+  std::int64_t id = 0;
   std::string head;
   std::vector<Buffer> buffers;
   std::size_t bytes = 0;
@@ -69,10 +75,23 @@ struct Link::Output {
   bool is_corked = false;     // whoever reads answers several at once, and writes them together
   bool is_gathering = false;  // what is in the queue waits for more, not for room
   std::string failure;        // why nothing can be sent any more
+  // Messages whose borrowed memory is wanted back; whoever writes sees to it.
+  std::vector<std::int64_t> wanted_back;
+  // It has, or it does not write any more.
+  std::condition_variable writer_paused;
 
   std::size_t collect(std::array<iovec, kPiecesMax>& pieces) const;
-  void drop_written(std::size_t bytes);
+  // Buffers that were written are moved to `written`: the memory may be the program's, whose
+  // destructors must not run with the lock. How many bytes they have.
+  std::size_t drop_written(std::size_t bytes, std::vector<Buffer>& written);
+  // False if there is not enough memory for the copies. Requires: nobody writes without the lock.
+  bool take_over(std::int64_t id);
 };
+
+bool Link::Output::take_over(std::int64_t id) {
+  return std::ranges::all_of(
+      queue, [id](Outgoing& one) { return one.id != id || rpc::take_over(one.buffers); });
+}
 
 std::size_t Link::Output::collect(std::array<iovec, kPiecesMax>& pieces) const {
   std::size_t count = 0;
@@ -93,13 +112,18 @@ std::size_t Link::Output::collect(std::array<iovec, kPiecesMax>& pieces) const {
   return count;
 }
 
-void Link::Output::drop_written(std::size_t bytes) {
+std::size_t Link::Output::drop_written(std::size_t bytes, std::vector<Buffer>& written) {
   queued_bytes -= bytes;
   front_sent_bytes += bytes;
+  std::size_t dropped = 0;
   while (!queue.empty() && front_sent_bytes >= queue.front().bytes) {
-    front_sent_bytes -= queue.front().bytes;
+    Outgoing& front = queue.front();
+    front_sent_bytes -= front.bytes;
+    if (!front.buffers.empty()) dropped += front.bytes;
+    std::move(front.buffers.begin(), front.buffers.end(), std::back_inserter(written));
     queue.pop_front();
   }
+  return dropped;
 }
 
 WatchStream watch_by(net::EpollLoop& loop) {
@@ -145,7 +169,11 @@ void Link::close() {
     if (output_->failure.empty()) output_->failure = "the connection was closed";
   }
   stream_->close();
-  // Until whoever reads has seen it.
+  {
+    // Until whoever writes has seen it, and whoever reads.
+    std::unique_lock lock(output_->mutex);
+    output_->writer_paused.wait(lock, [this] { return !output_->is_writing; });
+  }
   const std::lock_guard lock(reading_);
 }
 
@@ -157,6 +185,7 @@ std::size_t Link::queued_bytes() const {
 Result<> Link::send(Message message, When when) {
   if (auto fits = check_frame(message, options_.limits); !fits) return fits;
   Outgoing outgoing;
+  outgoing.id = message.id;
   outgoing.head = encode_head(message);
   outgoing.buffers = std::move(message.buffers);
   outgoing.bytes = outgoing.head.size();
@@ -171,7 +200,7 @@ Result<> Link::send(Message message, When when) {
   output_->queued_bytes += outgoing.bytes;
   output_->queue.push_back(std::move(outgoing));
   look_if_full();
-  if (output_->is_corked) return {};
+  if (output_->is_corked || when == When::Later) return {};
   if (when == When::Soon && output_->queue.size() < kGatheredMax) {
     if (!is_first) return {};
     output_->is_gathering = true;
@@ -181,12 +210,26 @@ Result<> Link::send(Message message, When when) {
     return {};
   }
   // Behind others, whoever writes those writes this one, too.
-  if (is_first || output_->is_gathering) flush(lock);
+  if (is_first || output_->is_gathering) flush(std::move(lock));
   // That it broke is told to all calls of this connection alike, from the loop.
   return {};
 }
 
-void Link::flush(std::unique_lock<std::mutex>& lock) {
+void Link::take_over(std::int64_t id) {
+  std::unique_lock lock(output_->mutex);
+  if (output_->is_writing) {
+    output_->wanted_back.push_back(id);
+    output_->writer_paused.wait(lock, [&] {
+      return std::ranges::find(output_->wanted_back, id) == output_->wanted_back.end();
+    });
+    return;
+  }
+  const bool is_kept = output_->take_over(id);
+  lock.unlock();
+  if (!is_kept) lose(std::string(kNoMemory));
+}
+
+void Link::flush(std::unique_lock<std::mutex> lock) {
   Output& output = *output_;
   if (output.is_writing) {
     output.has_news = true;
@@ -195,7 +238,10 @@ void Link::flush(std::unique_lock<std::mutex>& lock) {
   output.is_writing = true;
   output.is_gathering = false;
   bool waits_for_room = false;
-  while (!output.queue.empty() && output.failure.empty() && !waits_for_room) {
+  std::vector<Buffer> done;
+  std::size_t done_bytes = 0;
+  while (!output.queue.empty() && output.failure.empty() && !waits_for_room &&
+         done_bytes <= kDoneBytesMax) {
     std::array<iovec, kPiecesMax> pieces{};
     const std::size_t count = output.collect(pieces);
     lock.unlock();
@@ -211,23 +257,30 @@ void Link::flush(std::unique_lock<std::mutex>& lock) {
       if (output.failure.empty()) output.failure = written.error().message;
     } else {
       sent_bytes_.fetch_add(*written, std::memory_order_relaxed);
-      output.drop_written(*written);
+      done_bytes += output.drop_written(*written, done);
       look_if_room(lock);
     }
+    if (output.wanted_back.empty()) continue;
+    for (const std::int64_t id : std::exchange(output.wanted_back, {})) {
+      if (!output.take_over(id) && output.failure.empty()) output.failure = kNoMemory;
+    }
+    output.writer_paused.notify_all();
   }
   output.is_writing = false;
   if (!output.failure.empty()) {
-    output.queue.clear();
+    const std::deque<Outgoing> unsent = std::exchange(output.queue, {});
     output.queued_bytes = 0;
     const std::string reason = output.failure;
     has_output_ = false;
+    output.writer_paused.notify_all();
     lock.unlock();
-    lose(reason);
-    lock.lock();
-    return;
+    return lose(reason);
   }
   has_output_ = !output.queue.empty();
   want_room(has_output_);
+  // The rest is the loop's, since nobody knows how long the program takes to destroy its memory.
+  if (has_output_ && !waits_for_room) post([self = shared_from_this()] { self->write_some(); });
+  lock.unlock();
 }
 
 void Link::look_if_full() {
@@ -261,8 +314,7 @@ void Link::set_held(unsigned int why, bool held) {
 bool Link::is_reading_here() { return reading_depth > 0; }
 
 void Link::write_some() {
-  std::unique_lock lock(output_->mutex);
-  flush(lock);
+  flush(std::unique_lock(output_->mutex));
 }
 
 void Link::ready() {
@@ -391,7 +443,7 @@ void Link::deliver(std::vector<Message> messages) {
   if (several) {
     std::unique_lock lock(output_->mutex);
     output_->is_corked = false;
-    if (!output_->queue.empty()) flush(lock);
+    if (!output_->queue.empty()) flush(std::move(lock));
   }
 }
 
@@ -463,12 +515,13 @@ void Link::update_watch() {
 
 void Link::lose(std::string reason) {
   if (is_lost_.exchange(true)) return;
+  std::deque<Outgoing> unsent;  // not to be destroyed with the lock
   {
     std::unique_lock lock(output_->mutex);
     output_->failure = reason;
     // Otherwise it is up to whoever writes.
     if (!output_->is_writing) {
-      output_->queue.clear();
+      unsent.swap(output_->queue);
       output_->queued_bytes = 0;
     }
   }

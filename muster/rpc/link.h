@@ -94,12 +94,16 @@ class Link : public std::enable_shared_from_this<Link> {
 
   // Sends it, after all that was sent before. Any thread. Invalid if it does not fit into a frame;
   // Unavailable if the connection is lost. What it refers to is kept until it has been written;
-  // borrowed memory must stay until then.
-  // `soon` instead of at once: with others that come meanwhile, from the loop, or as soon as
+  // borrowed memory must stay until then, until `take_over`, or until `close`.
+  // `Soon` instead of at once: with others that come meanwhile, from the loop, or as soon as
   // somebody waits in `read_while`. For many small messages, each of which would cost a system
-  // call.
-  enum class When { AtOnce, Soon };
+  // call. `Later`: when somebody calls `write`.
+  enum class When { AtOnce, Soon, Later };
   Result<> send(Message message, When when = When::AtOnce);
+  void write() { write_some(); }
+  // Whoever lent memory to the message with that id wants it back: what of it has not been written
+  // is copied, if there is any. Any thread; it may have to wait for one that writes just now.
+  void take_over(std::int64_t id);
 
   // What a thread does between two looks at the stream: nothing; or it sleeps until there may be
   // something, until its alarm rings, or until a time.
@@ -127,7 +131,8 @@ class Link : public std::enable_shared_from_this<Link> {
 
   // The other side does what it must not: the connection is lost. Any thread.
   void give_up(std::string reason) { lose(std::move(reason)); }
-  // On the loop's thread, when it is not in `on_message`. Nobody is told anything after it.
+  // On the loop's thread, when it is not in `on_message`. Nobody is told anything after it, and what
+  // was to be written is not looked at any more.
   void close();
 
   // What the other side may send from now on. For `on_message`.
@@ -165,9 +170,9 @@ class Link : public std::enable_shared_from_this<Link> {
   // Unless it is closed: the loop may be gone then, whatever thread still has the link.
   void post(std::function<void()> work);
   void write_some();
-  // Writes what waits; requires the lock, which it releases meanwhile. What is left is written when
-  // there is room.
-  void flush(std::unique_lock<std::mutex>& lock);
+  // Writes what waits; requires the lock, and releases it. What is left is written when there is
+  // room.
+  void flush(std::unique_lock<std::mutex> lock);
   void lose(std::string reason);
   // Whether the loop is to look when there is something to read, or room.
   void want_bytes(bool wanted);

@@ -24,6 +24,18 @@ constexpr Duration kDrainMax = std::chrono::seconds(2);
 constexpr Duration kLeaveMax = std::chrono::seconds(5);
 constexpr std::string_view kComponent = "rpc";
 
+// For whoever waits for a task: it has ended, or was cancelled.
+class Word {
+ public:
+  explicit Word(std::promise<void>& promise) : promise_(promise) {}
+  ~Word() { promise_.set_value(); }
+  Word(const Word&) = delete;
+  Word& operator=(const Word&) = delete;
+
+ private:
+  std::promise<void>& promise_;
+};
+
 }  // namespace
 
 NetworkAgent::NetworkAgent(AgentOptions options, RequestHandler& handler)
@@ -180,13 +192,18 @@ Future<Message> NetworkAgent::send_with_retries(std::string_view to, Message req
   return retries_->send(std::string(to), std::move(request), options);
 }
 
-void NetworkAgent::on_loop(const std::function<void()>& work) {
+bool NetworkAgent::on_loop(const std::function<void()>& work) {
   std::promise<void> done;
-  loop_.post([&] {
-    work();
-    done.set_value();
-  });
+  {
+    const std::lock_guard lock(door_);
+    if (is_going_down_) return false;
+    loop_.post([&] {
+      work();
+      done.set_value();
+    });
+  }
   done.get_future().wait();
+  return true;
 }
 
 // ---- the end ------------------------------------------------------------------------------------
@@ -199,49 +216,52 @@ void NetworkAgent::shutdown() {
     is_running_ = false;
     if (!thread_.joinable()) return;
     std::promise<void> down;
-    on_loop([&] {
-      tasks_.cancel_all();
-      tasks_.start(go_down(down));
-    });
+    {
+      const std::lock_guard lock(door_);
+      is_going_down_ = true;
+      loop_.post([&] {
+        tasks_.cancel_all();
+        tasks_.start(go_down(down));
+      });
+    }
     down.get_future().wait();
     loop_.stop();
     thread_.join();
+    io_thread_ = std::thread::id();  // the next thread may get the same
     callbacks_.stop();
   });
 }
 
 void NetworkAgent::wait_for_peers_to_leave() {
-  if (!is_running_) return;
   std::promise<void> alone;
-  on_loop([&] { tasks_.start(wait_until_alone(alone)); });
-  alone.get_future().wait();
+  if (on_loop([&] { tasks_.start(wait_until_alone(alone)); })) alone.get_future().wait();
 }
 
 void NetworkAgent::end_group() {
   std::promise<void> ended;
-  on_loop([&] {
+  const bool is_begun = on_loop([&] {
     core_.expect_departures();
     tasks_.start(end_group_on_loop(ended));
   });
-  ended.get_future().wait();
+  if (is_begun) ended.get_future().wait();
 }
 
 Task<void> NetworkAgent::end_group_on_loop(std::promise<void>& ended) {
+  const Word word(ended);
   const TimePoint patience = loop_.now() + kLeaveMax;
   if (const auto outcome = co_await core_.group()->end(patience); !outcome) {
     log::warn(kComponent, "{} could not say that its group has ended: {}", self().describe(),
               outcome.error().message);
   }
-  ended.set_value();
 }
 
 Task<void> NetworkAgent::wait_until_alone(std::promise<void>& alone) {
+  const Word word(alone);
   const TimePoint deadline = loop_.now() + kDrainMax;
   while (core_.peer_count() > 0 && loop_.now() < deadline) {
     const TimePoint soon = loop_.now() + std::chrono::milliseconds(1);
     co_await sleep_until(loop_, soon);
   }
-  alone.set_value();
 }
 
 Task<void> NetworkAgent::go_down(std::promise<void>& down) {

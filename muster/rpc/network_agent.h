@@ -115,7 +115,8 @@ class NetworkAgent final : public Agent {
   // Until the others have closed their connections to this worker, but not for long: what they were
   // told last must not be lost with a connection that is closed too early.
   void wait_for_peers_to_leave();
-  // All workers have agreed that the group is over; before `shutdown`. See Group::end.
+  // All workers have agreed that the group is over; before `shutdown`. See Group::end. Like the one
+  // above it ends at once if another thread calls `shutdown` meanwhile.
   void end_group();
 
   bool is_static() const { return options_.world_size.has_value(); }
@@ -134,8 +135,8 @@ class NetworkAgent final : public Agent {
   Task<Result<std::unique_ptr<Stream>>> open_stream(Member member);
   Task<void> wait_until_alone(std::promise<void>& alone);
   Task<void> end_group_on_loop(std::promise<void>& ended);
-  // Runs on the loop's thread and waits for it.
-  void on_loop(const std::function<void()>& work);
+  // Runs on the loop's thread and waits for it; false, and does not, once the agent goes down.
+  bool on_loop(const std::function<void()>& work);
 
   const AgentOptions options_;
   Member member_;
@@ -148,6 +149,8 @@ class NetworkAgent final : public Agent {
   AgentCore core_;
   std::atomic<bool> is_running_ = false;
   std::once_flag stopped_;
+  std::mutex door_;  // guards what follows
+  bool is_going_down_ = false;
 
   // On the loop.
   std::unique_ptr<net::Listener> listener_;

@@ -22,7 +22,40 @@ constexpr Duration kGivesWayFor = std::chrono::microseconds(30);
 // For a store to say where a worker is now. It may have gone with it.
 constexpr Duration kLookUpMax = std::chrono::seconds(5);
 
+bool is_lent(const Message& message) {
+  return std::ranges::any_of(message.buffers, &Buffer::is_borrowed);
+}
+
 }  // namespace
+
+// Guarded by the lock of the Outgoing.
+struct Outgoing::Loan {
+  CallId id = kNoMessageId;  // until the call has one
+  bool is_over = false;
+};
+
+// Sees to it that nobody looks at memory that was lent for a call when its program learns that the
+// call is over, and may do with it what it likes: the request may still be on its way then.
+class Outgoing::LoanSink final : public CallSink {
+ public:
+  LoanSink(std::weak_ptr<Outgoing> by, std::shared_ptr<Loan> loan, std::unique_ptr<CallSink> sink)
+      : by_(std::move(by)), loan_(std::move(loan)), sink_(std::move(sink)) {}
+  void set_helper(std::weak_ptr<internal::Helper> helper) override {
+    sink_->set_helper(std::move(helper));
+  }
+  void ended(CallResult<Message> outcome, Calls& calls) override {
+    if (const auto by = by_.lock()) by->end_loan(*loan_);
+    sink_->ended(std::move(outcome), calls);
+  }
+  bool wants_late_answer() const override { return sink_->wants_late_answer(); }
+  void came_late(Message response) override { sink_->came_late(std::move(response)); }
+  bool is_made() const override { return sink_->is_made(); }
+
+ private:
+  const std::weak_ptr<Outgoing> by_;
+  const std::shared_ptr<Loan> loan_;
+  const std::unique_ptr<CallSink> sink_;
+};
 
 Outgoing::Outgoing(const Surroundings& around, WorkerInfo self, std::uint64_t self_incarnation,
                    Member member)
@@ -63,6 +96,11 @@ void Outgoing::submit(Message request, Duration timeout, TimePoint deadline,
   if (auto fits = check_frame(request, around_.link.limits); !fits) {
     return refuse(std::move(sink), {CallErrorKind::Rejected, fits.error().message, "", false});
   }
+  std::shared_ptr<Loan> loan;
+  if (is_lent(request)) {
+    loan = std::make_shared<Loan>();
+    sink = std::make_unique<LoanSink>(weak_from_this(), loan, std::move(sink));
+  }
   sink->set_helper(weak_from_this());
   std::unique_lock lock(mutex_);
   // What is small and few, and what others count on, is never held up behind calls.
@@ -87,6 +125,7 @@ void Outgoing::submit(Message request, Duration timeout, TimePoint deadline,
     return refuse(std::move(sink), std::move(id.error()));
   }
   request.id = *id;
+  if (loan) loan->id = *id;
   if (!link_) {
     waiting_bytes_ += request.payload.size() + sizeof request;
     for (const Buffer& buffer : request.buffers) waiting_bytes_ += buffer.size();
@@ -104,6 +143,27 @@ void Outgoing::submit(Message request, Duration timeout, TimePoint deadline,
   if (auto sent = link->send(std::move(request), when); !sent) {
     around_.calls->withdraw(*id, {CallErrorKind::Unreachable, sent.error().message, "", false});
   }
+  if (!loan) return;
+  // Its time may have been over before the link had it.
+  lock.lock();
+  const bool is_over = loan->is_over;
+  lock.unlock();
+  if (is_over) link->take_over(*id);
+}
+
+void Outgoing::end_loan(Loan& loan) {
+  std::vector<std::shared_ptr<Link>> links;
+  {
+    const std::lock_guard lock(mutex_);
+    loan.is_over = true;
+    if (loan.id == kNoMessageId) return;
+    std::erase_if(waiting_, [&loan](Message& request) {
+      return request.id == loan.id && !take_over(request.buffers);
+    });
+    links = going_;
+    if (link_) links.push_back(link_);
+  }
+  for (const auto& link : links) link->take_over(loan.id);
 }
 
 void Outgoing::refuse(std::unique_ptr<CallSink> sink, CallError error) {
@@ -265,7 +325,7 @@ Task<void> Outgoing::connect() {
   not_before_ = around_.loop->now() + pause_;
   const WorkerInfo& peer = known.info;
   fail_waiting(is_dead() ? peer_died_text(peer, known.address)
-                         : peer_lost_text(peer, outcome.error().message, std::nullopt));
+                         : peer_lost_text(peer, outcome.error().message, last_heard()));
   around_.suspect(known);
   // The time for the next look may have passed meanwhile, when there was an attempt already.
   if (look_) look_->set(suspicion_.next_look());
@@ -316,26 +376,38 @@ Task<Result<>> Outgoing::try_to_connect(Member member) {
 
 void Outgoing::connected() {
   std::vector<std::pair<CallId, std::string>> refused;
+  // What they refer to is the program's, and not to be destroyed with the lock; nor are calls that
+  // nobody waits for.
+  std::vector<Message> requests;
+  std::vector<CallId> unwanted;
+  std::shared_ptr<Link> link;
   {
     const std::lock_guard lock(mutex_);
-    link_ = std::move(greeting_);
+    link = link_ = std::move(greeting_);
     greeting_ = nullptr;
     under_way_count_ = static_cast<int>(waiting_.size());
     is_wanted_ = false;
     waiting_bytes_ = 0;
-    for (Message& request : std::exchange(waiting_, {})) {
+    requests.swap(waiting_);
+    for (Message& request : requests) {
       const CallId id = request.id;
       // Nobody waits for a call whose time is over; but programs count on a value that they have a
       // reference to being made all the same.
-      if (!keeps_result(request.type) && !around_.calls->is_wanted(id)) continue;
-      if (auto sent = link_->send(std::move(request)); !sent) {
+      if (!keeps_result(request.type) && !around_.calls->is_wanted(id)) {
+        unwanted.push_back(id);
+        continue;
+      }
+      // Before what is called from now on.
+      if (auto sent = link->send(std::move(request), Link::When::Later); !sent) {
         refused.emplace_back(id, sent.error().message);
       }
     }
   }
+  link->write();
   throttle_->changed();
   heard_at_ = around_.loop->now();
   heard_bytes_ = said_bytes_ = 0;
+  for (const CallId id : unwanted) around_.calls->forget(id);
   for (auto& [id, text] : refused) {
     around_.calls->withdraw(id, {CallErrorKind::Unreachable, std::move(text), "", false});
   }
@@ -384,7 +456,8 @@ void Outgoing::on_lost(Link& link, std::string reason) {
   // Nothing more comes from it, so that no answer is taken for one to a call that has failed.
   link.close();
   const PeerId ended = link.tag();
-  const LastHeard heard{around_.loop->now() - heard_at_, link.received_bytes() != heard_bytes_};
+  auto heard = last_heard();
+  if (heard) heard->was_since = link.received_bytes() != heard_bytes_;
   {
     // A call may have found out before.
     const std::lock_guard lock(mutex_);
@@ -405,12 +478,18 @@ void Outgoing::let_go_of_link() {
   connection_ = around_.next_connection();
 }
 
+std::optional<LastHeard> Outgoing::last_heard() const {
+  if (!heard_at_) return std::nullopt;
+  return LastHeard{around_.loop->now() - *heard_at_, false};
+}
+
 void Outgoing::fail_waiting(const std::string& text) {
   PeerId ended = 0;
+  std::vector<Message> waiting;  // not to be destroyed with the lock
   {
     const std::lock_guard lock(mutex_);
     ended = std::exchange(connection_, around_.next_connection());
-    waiting_.clear();
+    waiting.swap(waiting_);
     waiting_bytes_ = 0;
     is_wanted_ = false;
   }
@@ -487,9 +566,9 @@ void Outgoing::look_after(TimePoint now, Duration silence_max) {
   const std::uint64_t heard_bytes = link->received_bytes();
   if (std::exchange(heard_bytes_, heard_bytes) != heard_bytes) {
     heard_at_ = now;
-  } else if (now - heard_at_ > silence_max) {
+  } else if (now - *heard_at_ > silence_max) {
     return link->give_up(fmt::format("nothing was heard from it for {} s",
-                                     (now - heard_at_) / std::chrono::seconds(1)));
+                                     (now - *heard_at_) / std::chrono::seconds(1)));
   }
   if (link->sent_bytes() == said_bytes_ && !link->is_full()) {
     [[maybe_unused]] const auto sent = link->send({kSignOfLife, 0, "", {}});
@@ -502,12 +581,13 @@ void Outgoing::close(const CallError& error) {
   look_.reset();
   std::vector<std::shared_ptr<Link>> links;
   std::vector<PeerId> ended;
+  std::vector<Message> waiting;  // not to be destroyed with the lock
   {
     const std::lock_guard lock(mutex_);
     closed_ = error;
     links.swap(going_);
     if (link_) links.push_back(std::exchange(link_, nullptr));
-    waiting_.clear();
+    waiting.swap(waiting_);
     waiting_bytes_ = 0;
     ended.push_back(connection_);
   }

@@ -18,6 +18,7 @@
 #include "muster/rpc/hello.h"
 #include "muster/rpc/link.h"
 #include "muster/rpc/suspicion.h"
+#include "muster/rpc/texts.h"
 #include "muster/rpc/throttle.h"
 
 #include <atomic>
@@ -91,6 +92,8 @@ class Outgoing final : public LinkEvents,
   void close(const CallError& error);
 
   Member member() const;
+  // Nothing if it never was; on the loop.
+  std::optional<LastHeard> last_heard() const;
   std::string_view kind() const;  // of the connection; empty when there is none
   // Requests to it, and those that failed: what its functions answered with an error included.
   std::uint64_t call_count() const { return call_count_; }
@@ -119,6 +122,10 @@ class Outgoing final : public LinkEvents,
   // for that. Requires: the lock.
   void let_go_of_link();
   void fail_waiting(const std::string& text);
+  // Memory that a program has lent for one call, until that is over.
+  struct Loan;
+  class LoanSink;
+  void end_loan(Loan& loan);
   void refuse(std::unique_ptr<CallSink> sink, CallError error);
 
   const Surroundings& around_;
@@ -162,7 +169,7 @@ class Outgoing final : public LinkEvents,
   Duration pause_ = Duration::zero();
   std::uint64_t heard_bytes_ = 0;
   std::uint64_t said_bytes_ = 0;
-  TimePoint heard_at_{};
+  std::optional<TimePoint> heard_at_;  // over any connection
   Suspicion suspicion_;
   std::optional<Timer> look_;  // only in a static group
   TaskScope tasks_;
