@@ -390,16 +390,10 @@ print("loaded:", sorted(heavy & (set(sys.modules) - before)))
 
 
 class InterruptTest(TestCase):
-    def test_the_keyboard_ends_a_program_that_waits(self):
+    def check_is_interrupted(self, text):
+        """The program says that it waits, and then ends by Ctrl-C, pressed once."""
         path = self.folder / "program.py"
-        path.write_text(
-            HEAD
-            + """
-start()
-print("waiting", flush=True)
-Future().wait()
-"""
-        )
+        path.write_text(HEAD + text)
         process = subprocess.Popen(
             [sys.executable, str(path), self.meeting],
             stdout=subprocess.PIPE,
@@ -413,6 +407,48 @@ Future().wait()
         said = process.communicate(timeout=PATIENCE_SECONDS)[0]
         self.assertIn("KeyboardInterrupt", said)
         self.assertEqual(process.returncode, -signal.SIGINT)
+
+    def test_the_keyboard_ends_a_program_that_waits(self):
+        self.check_is_interrupted(
+            """
+start()
+print("waiting", flush=True)
+Future().wait()
+"""
+        )
+
+    def test_the_keyboard_ends_a_program_that_waits_for_the_end_of_its_calls(self):
+        # A call that nobody answers keeps a graceful shutdown waiting.
+        self.check_is_interrupted(
+            """
+never = Future()
+
+@rpc.functions.async_execution
+def wait_for_ever():
+    return never
+
+options = rpc.TensorPipeRpcBackendOptions(init_method=sys.argv[1])
+rpc.init_rpc("worker0", rank=0, rpc_backend_options=options)
+waiting = rpc.rpc_async("worker0", wait_for_ever, timeout=0)
+print("waiting", flush=True)
+rpc.shutdown()
+"""
+        )
+
+    def test_the_keyboard_ends_a_program_that_waits_for_the_end_of_others(self):
+        self.check_is_interrupted(
+            """
+if start(2) == 0:
+    try:
+        print("waiting", flush=True)
+        rpc.shutdown()
+    finally:
+        other.kill()
+        other.wait()
+else:
+    Future().wait()
+"""
+        )
 
 
 if __name__ == "__main__":
