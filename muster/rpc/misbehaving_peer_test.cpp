@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <functional>
 #include <future>
@@ -185,6 +186,31 @@ TEST_F(MisbehavingPeer, ThatAnswersLateChangesNothing) {
   serve(connection, 20);
   EXPECT_EQ(next.get(), 20) << "on the same connection";
   EXPECT_EQ(future.wait().error().kind, CallErrorKind::Timeout);
+}
+
+// S35.
+TEST_F(MisbehavingPeer, ThatGoesWithAControlMessageIsSentTheSameBytesAgain) {
+  start();
+  Message request{MessageType::RrefUserDelete, kNoMessageId, std::string("\x00payload\xff", 9), {}};
+  for (const std::size_t size : {std::size_t{3}, std::size_t{100'000}}) {
+    request.buffers.push_back(copy_of(std::vector<std::byte>(size, std::byte{7})));
+  }
+  const auto future = caller.agent->send_with_retries("worker1", request, {.delay = 1ms});
+  for (int attempt = 0; attempt < 3; ++attempt) {
+    RawConnection connection = peer.welcome();
+    const auto sent = connection.read();
+    ASSERT_TRUE(sent) << "attempt " << attempt;
+    EXPECT_EQ(sent->type, request.type);
+    EXPECT_EQ(sent->payload, request.payload);
+    ASSERT_EQ(sent->buffers.size(), request.buffers.size());
+    for (std::size_t index = 0; index < request.buffers.size(); ++index) {
+      EXPECT_TRUE(std::ranges::equal(sent->buffers[index].bytes(), request.buffers[index].bytes()));
+    }
+    if (attempt < 2) continue;  // the connection is closed
+    connection.send({MessageType::RrefAck, sent->id, "heard", {}});
+    ASSERT_TRUE(future.wait());
+    EXPECT_EQ(future.wait()->payload, "heard");
+  }
 }
 
 TEST_F(MisbehavingPeer, ThatSendsAFrameThatIsTooLargeIsLeft) {

@@ -2,6 +2,7 @@
 
 #include "muster/rpc/call.h"
 #include "muster/rpc/own_address.h"
+#include "muster/rpc/texts.h"
 #include "tests/rpc/cluster.h"
 
 #include <gtest/gtest.h>
@@ -606,6 +607,29 @@ TEST_P(NetworkAgentTest, SendsControlMessagesAgainUntilTheyArrive) {
           .wait();
   ASSERT_FALSE(failing);
   EXPECT_NE(failing.error().message.find("max retries (2)"), std::string::npos);
+}
+
+// S33.
+TEST_P(NetworkAgentTest, FailsWhatWaitsToBeSentAgainWhenItStops) {
+  start(2);
+  std::atomic<int> served_count = 0;
+  ASSERT_TRUE(workers[1]->functions.add("refuse", [&served_count] {
+    ++served_count;
+    throw std::runtime_error("not now");
+  }));
+  Agent& agent = *workers[0]->agent;
+  const auto future =
+      agent.send_with_retries("worker1", encode_call<void()>("refuse").value(), {.delay = 60s});
+  // The first attempt counts as over when the second one has been scheduled.
+  ASSERT_TRUE(agent.calls().wait_until_idle([] { return true; }));
+  EXPECT_FALSE(future.done());
+  agent.shutdown();
+  ASSERT_TRUE(future.done());
+  ASSERT_FALSE(future.wait());
+  EXPECT_EQ(future.wait().error(),
+            (CallError{CallErrorKind::Rejected, agent_stopped_text(agent.self()), "", true}));
+  workers[1]->stop();
+  EXPECT_EQ(served_count, 1);
 }
 
 // A stranger gets nowhere, and those who belong here do not notice.
