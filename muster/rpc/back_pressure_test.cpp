@@ -13,6 +13,7 @@
 #include <functional>
 #include <latch>
 #include <netinet/in.h>
+#include <semaphore>
 #include <string>
 #include <sys/socket.h>
 #include <thread>
@@ -64,7 +65,9 @@ class BackPressure : public ::testing::TestWithParam<bool> {
     return std::stoll(worker.agent->metrics().at(name));
   }
 
-  std::latch may_go{1};  // functions may wait for it until their worker is gone
+  // Functions may use them until their worker is gone.
+  std::latch may_go{1};
+  std::counting_semaphore<> begun{0};
   StoreHost store;
   std::vector<std::unique_ptr<Worker>> workers;
 };
@@ -86,6 +89,7 @@ TEST_P(BackPressure, ManyLargeCallsAtOnceAllSucceed) {
 TEST_P(BackPressure, WhoeverCallsASlowWorkerHasToWaitAndThatWorkerTakesInNoMoreThanItsLimit) {
   start([&](Worker& worker) {
     ASSERT_TRUE(worker.functions.add("measure", [&](const Bytes& bytes) {
+      begun.release();
       may_go.wait();
       return static_cast<std::int64_t>(bytes.size());
     }));
@@ -97,6 +101,8 @@ TEST_P(BackPressure, WhoeverCallsASlowWorkerHasToWaitAndThatWorkerTakesInNoMoreT
       calls.push_back(workers[0]->async<Measure>("worker1", 0.0, "measure", large()));
     }
   });
+  // Before, a call may be late because there is no connection yet.
+  for (int count = 0; count < 4; ++count) EXPECT_TRUE(begun.try_acquire_for(60s));
   const int small_ones = fill(*workers[0]);
   // As many as run at once, as the limit allows, and one that is larger than what was left of it.
   const std::int64_t taken = figure(*workers[1], "agent.server_active_calls");
