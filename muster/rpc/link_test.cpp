@@ -341,29 +341,42 @@ class Sleeper {
   std::future<bool> outcome_;
 };
 
-// Tells what is asked of another watch.
+// What is asked of a watch, and what it tells.
+struct Watched {
+  std::atomic<std::uint32_t> wanted = 0;
+  std::atomic<int> told_count = 0;
+};
+
 class ToldWatch final : public StreamWatch {
  public:
-  ToldWatch(std::unique_ptr<StreamWatch> watch, std::atomic<std::uint32_t>& wanted)
-      : watch_(std::move(watch)), wanted_(wanted) {}
+  ToldWatch(std::unique_ptr<StreamWatch> watch, Watched& watched)
+      : watch_(std::move(watch)), watched_(watched) {}
+  // By a loop.
+  static WatchStream by(net::EpollLoop& loop, Watched& watched) {
+    return [&watched, watch = watch_by(loop)](Stream& stream, std::function<void()> ready) {
+      const auto told = [&watched, ready = std::move(ready)] {
+        ++watched.told_count;
+        ready();
+      };
+      return std::make_unique<ToldWatch>(watch(stream, told), watched);
+    };
+  }
   void want(std::uint32_t events) override {
-    wanted_ = events;
+    watched_.wanted = events;
     watch_->want(events);
   }
 
  private:
   const std::unique_ptr<StreamWatch> watch_;
-  std::atomic<std::uint32_t>& wanted_;
+  Watched& watched_;
 };
 
 TEST_F(LinkTest, WakesTheLoopForRoomOnlyIfNobodyElseLooks) {
-  std::atomic<std::uint32_t> wanted = 0;
+  Watched watched;
   LinkOptions options;
-  options.watch = [&, watch = watch_by(loop)](Stream& stream, std::function<void()> ready) {
-    return std::make_unique<ToldWatch>(watch(stream, std::move(ready)), wanted);
-  };
+  options.watch = ToldWatch::by(loop, watched);
   left.emplace(loop, std::move(near_), options);
-  const auto wants_room = [&] { return (wanted & EPOLLOUT) != 0; };
+  const auto wants_room = [&] { return (watched.wanted & EPOLLOUT) != 0; };
   int looks = 0;
   // The other side does not read.
   ASSERT_TRUE(left->link->read_while(looking_while([&] {
@@ -486,16 +499,28 @@ TEST_P(SleepOnLinkTest, WakesWhoSleepsWhenItIsClosed) {
 }
 
 TEST_P(SleepOnLinkTest, LeavesTheLoopAsleepMeanwhile) {
+  constexpr int kRounds = 100;
   Echo echo(std::move(far_stream), {});
-  left.emplace(loop, std::move(near_stream), LinkOptions());
-  std::atomic<bool> done = false;
-  left->heard = [&](Link&) { done = true; };
-  Sleeper sleeper(*left->link, [&] { return done.load(); });
-  // Once it sleeps nobody else is to read: the loop would, if it was told that there is something.
-  ASSERT_TRUE(run_until([&] { return sleeper.sleep_count > 0; }));
-  ASSERT_TRUE(left->link->send(request(1, "ping")));
+  Watched watched;
+  LinkOptions options;
+  options.watch = ToldWatch::by(loop, watched);
+  left.emplace(loop, std::move(near_stream), options);
+  const auto wants_bytes = [&] { return (watched.wanted & EPOLLIN) != 0; };
+  EXPECT_TRUE(wants_bytes());
+  std::atomic<int> rounds = 0;
+  left->heard = [&](Link& link) {
+    EXPECT_FALSE(wants_bytes());
+    if (++rounds == kRounds) return;
+    EXPECT_TRUE(link.send(request(rounds, "ping")));
+  };
+  Sleeper sleeper(*left->link, [&] { return rounds == kRounds; });
+  ASSERT_TRUE(left->link->send(request(0, "ping")));
+  // The loop runs, and would read if it was told that there is something.
+  ASSERT_TRUE(run_until([&] { return rounds == kRounds; }));
   ASSERT_TRUE(sleeper.get());
-  EXPECT_EQ(left->messages.size(), 1U);
+  EXPECT_EQ(watched.told_count, 0);
+  EXPECT_EQ(left->messages.size(), std::size_t{kRounds});
+  EXPECT_TRUE(wants_bytes());
 }
 
 TEST_P(SleepOnLinkTest, LosesNoAnswerOfThreadsThatSleepInTurns) {
