@@ -7,6 +7,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <cstdlib>
@@ -32,15 +33,19 @@ const Procedure<void(std::string)> kFail("fail");
 const Procedure<std::int64_t()> kHold("hold");
 const Procedure<std::int64_t()> kFailEarly("fail early");
 const Procedure<std::int64_t()> kBlock("block");
+const Procedure<void()> kFinish("finish");
 const Procedure<void()> kMissing("ad");
 const Procedure<Tensor(Tensor)> kEcho("echo");
 const Procedure<Tensor(std::int32_t)> kMake("make");
 
-// What `hold` answers with, later, and until when `block` keeps its thread busy.
+// What `hold` answers with, later, and until when `block` and `finish` keep their threads busy.
 Promise<std::int64_t>& gate() {
   static Promise<std::int64_t> promise;
   return promise;
 }
+// How often `finish` has begun, and has come to its end.
+std::atomic<int> begun_count = 0;
+std::atomic<int> finished_count = 0;
 
 void define_all() {
   static const bool kDone = [] {
@@ -57,6 +62,11 @@ void define_all() {
       const auto future = gate().future();
       while (!future.done()) std::this_thread::yield();
       return future.get();
+    }));
+    EXPECT_TRUE(define(kFinish, [] {
+      ++begun_count;
+      (void)gate().future().wait();
+      ++finished_count;
     }));
     return true;
   }();
@@ -108,16 +118,18 @@ class RpcApiTest : public ::testing::Test {
   StoreHost store_;
 };
 
+// Until it holds, or for so long that it never will.
+template <typename Holds>
+bool comes_to(Holds holds) {
+  const TimePoint deadline = SystemClock().now() + 60s;
+  while (!holds() && SystemClock().now() < deadline) std::this_thread::yield();
+  return holds();
+}
+
 // Waits until a figure has that value; only the figures tell how far a call is on the other side.
 ::testing::AssertionResult wait_for_figure(const std::string& name, const std::string& value) {
-  const TimePoint deadline = SystemClock().now() + 60s;
-  while (metrics().at(name) != value) {
-    if (SystemClock().now() > deadline) {
-      return ::testing::AssertionFailure() << name << " is " << metrics().at(name);
-    }
-    std::this_thread::yield();
-  }
-  return ::testing::AssertionSuccess();
+  if (comes_to([&] { return metrics().at(name) == value; })) return ::testing::AssertionSuccess();
+  return ::testing::AssertionFailure() << name << " is " << metrics().at(name);
 }
 
 bool contains(std::string_view text, std::string_view part) {
@@ -308,9 +320,13 @@ TEST_F(RpcApiTest, ADestinationThatIsNotThereIsRefusedUnsent) {
   }
 }
 
+// S99
 TEST_F(RpcApiTest, ATimeoutEndsTheCallAndNotTheFunction) {
   ASSERT_TRUE(init(alone()));
-  const auto outcome = call(to("me").within(20ms), kHold);
+  begun_count = finished_count = 0;
+  auto outcome = call(to("me").within(20ms), kFinish);
+  // Again if it had not even begun in that time.
+  while (!outcome && begun_count == 0) outcome = call(to("me").within(20ms), kFinish);
   ASSERT_FALSE(outcome);
   EXPECT_EQ(outcome.error().kind, CallErrorKind::Timeout);
   EXPECT_TRUE(render(outcome.error())
@@ -318,6 +334,10 @@ TEST_F(RpcApiTest, ATimeoutEndsTheCallAndNotTheFunction) {
                                "marked with an error"))
       << render(outcome.error());
   EXPECT_EQ(call("me", kAdd, 1, 2).value(), 3);
+  EXPECT_EQ(finished_count, 0);
+  gate().set(5);
+  EXPECT_TRUE(comes_to([] { return finished_count > 0; }));
+  EXPECT_EQ(call("me", kHold).value(), 5);
 }
 
 TEST_F(RpcApiTest, ACallMayBeGivenMoreTimeThanTheOthers) {

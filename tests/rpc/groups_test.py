@@ -156,15 +156,21 @@ class StaticGroup(Case):
 
     # S164
     def test_what_was_done_before_a_barrier_is_seen_after_it(self):
-        workers = self.static_group(4)
-        for threads in (1, 3):
-            with self.subTest(threads=threads):
-                before = workers[0].ask("counted")
-                self.assert_all(workers, f"barrier {threads}")
-                self.assertEqual(workers[0].ask("counted"), before)
-                self.assert_all(workers, "count worker0")
-                self.assert_all(workers, f"barrier {threads}")
-                self.assertEqual(workers[0].ask("counted"), f"ok {4 if threads == 1 else 8}")
+        leader, *others = workers = self.static_group(4)
+        self.assertEqual(leader.ask("counted"), "ok 0")
+        counted = 0
+        for threads in (1, 3) * 10:
+            for worker in workers:
+                worker.tell("count worker0")
+                worker.tell(f"barrier {threads}")
+                if worker is leader:
+                    # Before the others are told anything: only the barrier makes it wait for them.
+                    leader.tell("counted")
+                    self.assertEqual(others[0].ask("add worker0 1 2"), "ok 3")
+            counted += 4
+            self.assertEqual(leader.answer(), f"ok {counted}", f"{threads} threads")
+        for worker in workers:
+            self.assertNotIn("error", " ".join(worker.answers()))
 
     # S162, S164
     def test_some_of_the_workers_gather_what_they_bring(self):
@@ -345,6 +351,21 @@ class DynamicGroup(Case):
         self.assertEqual(goes.ask("init worker1 1"), "ok")
         self.assertEqual(stays.ask("add worker1 1 2"), "ok 3")
         self.assertEqual(goes.ask("add worker0 1 2"), "ok 3")
+
+    # S179
+    def test_another_joins_after_one_was_killed_and_that_one_is_forgotten(self):
+        stays, goes, other = self.worker("worker0"), self.worker("worker1"), self.worker("other")
+        self.assertEqual(stays.ask("init worker0 0"), "ok")
+        self.assertEqual(goes.ask("init worker1 1"), "ok")
+        self.assert_all_reach_all([stays, goes])
+        goes.kill()
+        self.assertEqual(other.ask("init other 2"), "ok")
+        self.assert_all_reach_all([stays, other])
+        for worker in (stays, other):
+            launch.wait_until(lambda: worker.ask("workers") == "ok worker0 other", "it is forgotten")
+            self.assertIn("could not find destination", worker.ask("add worker1 1 2"))
+        self.assert_all([stays, other], "barrier")
+        self.assert_all([stays, other], "shutdown graceful")
 
     def test_a_name_that_is_in_use_is_refused(self):
         member, other = self.worker("a"), self.worker("a")
