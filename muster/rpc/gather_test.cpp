@@ -1,4 +1,4 @@
-// Gathers of real agents, while workers are started again, come and go.
+// Gathers of real agents: who is late or gone, and while workers are started again, come and go.
 
 #include "muster/rpc/gather.h"
 
@@ -15,6 +15,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace muster::rpc {
@@ -58,13 +59,23 @@ class GatherTest : public ::testing::TestWithParam<bool> {
   // As one that is killed and started again.
   void start_again(std::size_t rank) {
     workers[rank]->stop();
-    auto again = std::make_unique<Worker>();
-    prepare(*again);
+    workers[rank] = start_another(rank);
+  }
+  // Likewise, while others wait for it: they give up on one that is gone for more than a second,
+  // and to start another may take as long on a busy machine.
+  void replace(std::size_t rank) {
+    auto another = start_another(rank);
+    workers[rank]->stop();
+    replaced.push_back(std::exchange(workers[rank], std::move(another)));
+  }
+  std::unique_ptr<Worker> start_another(std::size_t rank) {
+    auto another = std::make_unique<Worker>();
+    prepare(*another);
     AgentOptions options = options_for(names[rank], static_cast<std::int64_t>(rank),
                                        static_cast<std::int64_t>(names.size()));
     options.uses_shared_memory = GetParam();
-    ASSERT_TRUE(again->start(options, store, 60s));
-    workers[rank] = std::move(again);
+    EXPECT_TRUE(another->start(options, store, 60s));
+    return another;
   }
   // Those who were connected with it have heard that the old one is gone.
   void let_others_hear_of(std::size_t rank) {
@@ -77,6 +88,11 @@ class GatherTest : public ::testing::TestWithParam<bool> {
     return std::async(std::launch::async, [this, &worker, value, seconds] {
       return worker.gather->all(*worker.agent, names, value, seconds);
     });
+  }
+  // That many have come to the leader, which holds their calls.
+  void expect_held(int count) {
+    const auto held = [&] { return workers[0]->agent->metrics().at("agent.server_active_calls"); };
+    EXPECT_TRUE(comes_true([&] { return held() == std::to_string(count); })) << held();
   }
   // All of them bring their name and `what`, and get what the others brought.
   void expect_gather(const std::string& what) {
@@ -111,16 +127,19 @@ class GatherTest : public ::testing::TestWithParam<bool> {
     let_others_hear_of(rank);
     // The one that comes first waits for the others, whoever it is.
     for (std::size_t first = 0; first < workers.size(); ++first) {
-      Waiting early = come(*workers[first], names[first] + "x");
+      const std::string what = "after " + names[first];
+      expect_held(0);
+      Waiting early = come(*workers[first], names[first] + what);
+      if (first != 0) expect_held(1);
       // Those who make it wait answer calls meanwhile.
       EXPECT_EQ(workers[first]->call<Add>(names[(first + 1) % 3], "add", 1, 2).value(), 3);
       EXPECT_EQ(early.wait_for(0s), std::future_status::timeout) << names[first];
       std::vector<Waiting> late;
       for (std::size_t other = 0; other < workers.size(); ++other) {
-        if (other != first) late.push_back(come(*workers[other], names[other] + "x"));
+        if (other != first) late.push_back(come(*workers[other], names[other] + what));
       }
-      for (auto& one : late) expect_all(one.get(), "x");
-      expect_all(early.get(), "x");
+      for (auto& one : late) expect_all(one.get(), what);
+      expect_all(early.get(), what);
     }
     expect_gather("last");
     expect_graceful_end();
@@ -129,6 +148,7 @@ class GatherTest : public ::testing::TestWithParam<bool> {
   StoreHost store;
   std::vector<std::string> names;
   std::vector<std::unique_ptr<Worker>> workers;
+  std::vector<std::unique_ptr<Worker>> replaced;  // of which a thread may not have heard it yet
 };
 
 TEST_P(GatherTest, WaitsForAWorkerThatWasStartedAgainAfterOneGather) {
@@ -171,15 +191,13 @@ TEST_P(GatherTest, WaitsForAWorkerOfWhichTheOthersHaveNotHeardYet) {
 TEST_P(GatherTest, IsNotCompleteWithTheValueOfAProcessThatIsGone) {
   start(3);
   expect_gather("before");
+  expect_held(0);
   Waiting leader = come(*workers[0], "worker0new");
   // It gives up when its worker ends; the leader has heard of it before.
-  {
-    Waiting old = come(*workers[2], "worker2old");
-    EXPECT_EQ(workers[2]->call<Add>("worker0", "add", 1, 2).value(), 3);
-    workers[2]->stop();
-    EXPECT_FALSE(old.get());
-  }
-  start_again(2);
+  Waiting old = come(*workers[2], "worker2old");
+  expect_held(1);
+  replace(2);
+  EXPECT_FALSE(old.get());
   let_others_hear_of(2);
   Waiting again = come(*workers[2], "worker2new");
   Waiting other = come(*workers[1], "worker1new");
@@ -190,12 +208,20 @@ TEST_P(GatherTest, IsNotCompleteWithTheValueOfAProcessThatIsGone) {
 
 // Several threads of each gather at once, with one set.
 TEST_P(GatherTest, MovesEveryThreadToTheNewEra) {
-  start(2);
+  start(3);
   expect_gather("before");
+  expect_held(0);
   std::vector<Waiting> waiting;
-  for (int thread = 0; thread < 3; ++thread) waiting.push_back(come(*workers[0], "worker0x"));
-  start_again(1);
-  for (int thread = 0; thread < 3; ++thread) waiting.push_back(come(*workers[1], "worker1x"));
+  const auto come_by_threads = [&](std::size_t rank) {
+    for (int thread = 0; thread < 3; ++thread) {
+      waiting.push_back(come(*workers[rank], names[rank] + "x"));
+    }
+  };
+  come_by_threads(0);
+  come_by_threads(1);
+  expect_held(3);
+  replace(2);
+  come_by_threads(2);
   for (auto& one : waiting) expect_all(one.get(), "x");
   expect_gather("after");
 }
@@ -221,13 +247,52 @@ TEST_P(GatherTest, RemembersAllEndsThatOneWorkerHasNotHeardOf) {
 TEST_P(GatherTest, GoesOnInStepAfterOneHasGivenUp) {
   start(2);
   expect_gather("before");
-  EXPECT_FALSE(come(*workers[1], "worker1late", 0.01).get()) << "nobody else came";
+  EXPECT_FALSE(come(*workers[1], "worker1late", 0.5).get()) << "nobody else came";
   // It had come when the leader does.
   expect_all(come(*workers[0], "worker0late").get(), "late");
   expect_gather("after");
   EXPECT_FALSE(come(*workers[0], "", 0.01).get());
   EXPECT_FALSE(come(*workers[1], "").get()) << "the leader has given up";
   expect_gather("last");
+}
+
+// S173, as far as a gather tells.
+TEST_P(GatherTest, SaysWhoCannotComeAnyMore) {
+  start(3);
+  workers[2]->agent->shutdown();
+  std::vector<Waiting> waiting;
+  for (std::size_t rank = 0; rank < 2; ++rank) {
+    waiting.push_back(come(*workers[rank], "", std::nullopt));
+  }
+  for (auto& one : waiting) {
+    const auto values = one.get();
+    ASSERT_FALSE(values);
+    EXPECT_NE(values.error().message.find("worker2"), std::string::npos);
+  }
+}
+
+// S163, of the leader.
+TEST_P(GatherTest, SaysWhoIsLate) {
+  start(2);
+  const auto values = come(*workers[0], "", 0.1).get();
+  ASSERT_FALSE(values);
+  EXPECT_NE(values.error().message.find("timed out in _all_gather after 0.10 seconds"),
+            std::string::npos)
+      << values.error().message;
+}
+
+// S163, of those who follow it.
+TEST_P(GatherTest, WaitsForTheLeaderNoLongerThanItWasTold) {
+  start(3);
+  std::vector<Waiting> waiting;
+  for (std::size_t rank = 1; rank < 3; ++rank) waiting.push_back(come(*workers[rank], "", 0.1));
+  for (auto& one : waiting) {
+    const auto values = one.get();
+    ASSERT_FALSE(values);
+    EXPECT_EQ(values.error().kind, CallErrorKind::Timeout);
+    EXPECT_NE(values.error().message.find("RPC ran for more than"), std::string::npos)
+        << values.error().message;
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Way, GatherTest, ::testing::Bool(),

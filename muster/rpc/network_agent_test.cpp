@@ -531,53 +531,6 @@ TEST_P(NetworkAgentTest, FollowsNoLeaderThatWasStartedAgainWithItsCall) {
   EXPECT_NE(values.error().message.find("worker0"), std::string::npos) << values.error().message;
 }
 
-// S173, as far as a gather tells.
-TEST_P(NetworkAgentTest, SaysWhoCannotComeToAGatherAnyMore) {
-  start(3);
-  std::vector<std::string> names{"worker0", "worker1", "worker2"};
-  workers[2]->agent->shutdown();
-  std::vector<std::future<CallResult<Gather::Values>>> waiting;
-  for (std::size_t rank = 0; rank < 2; ++rank) {
-    waiting.push_back(std::async(std::launch::async, [&, rank] {
-      return workers[rank]->gather->all(*workers[rank]->agent, names, "", std::nullopt);
-    }));
-  }
-  for (auto& one : waiting) {
-    const auto values = one.get();
-    ASSERT_FALSE(values);
-    EXPECT_NE(values.error().message.find("worker2"), std::string::npos);
-  }
-}
-
-// S163, of the leader.
-TEST_P(NetworkAgentTest, SaysWhoIsLateForAGather) {
-  start(2);
-  const auto values = workers[0]->gather->all(*workers[0]->agent, {"worker0", "worker1"}, "", 0.1);
-  ASSERT_FALSE(values);
-  EXPECT_NE(values.error().message.find("timed out in _all_gather after 0.10 seconds"),
-            std::string::npos)
-      << values.error().message;
-}
-
-// S163, of those who follow it.
-TEST_P(NetworkAgentTest, WaitsForTheLeaderOfAGatherNoLongerThanItWasTold) {
-  start(3);
-  const std::vector<std::string> names{"worker0", "worker1", "worker2"};
-  std::vector<std::future<CallResult<Gather::Values>>> waiting;
-  for (std::size_t rank = 1; rank < 3; ++rank) {
-    waiting.push_back(std::async(std::launch::async, [&, rank] {
-      return workers[rank]->gather->all(*workers[rank]->agent, names, "", 0.1);
-    }));
-  }
-  for (auto& one : waiting) {
-    const auto values = one.get();
-    ASSERT_FALSE(values);
-    EXPECT_EQ(values.error().kind, CallErrorKind::Timeout);
-    EXPECT_NE(values.error().message.find("RPC ran for more than"), std::string::npos)
-        << values.error().message;
-  }
-}
-
 // S188.
 TEST_P(NetworkAgentTest, SaysWhoIsMissingAtTheStart) {
   // Longer if the store is not even reached in that time.
