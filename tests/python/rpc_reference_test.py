@@ -325,6 +325,39 @@ class ProxyTest(TestCase):
 
         self.run_workers(body, size=2)
 
+    # S145
+    def test_who_does_not_wait_for_the_type_asks_for_it_once_too(self):
+        def body(worker):
+            path = str(self.folder / f"made {worker.rank}")
+            rref = rpc.remote(worker.next, read, (path,))
+            before = calls_under_way()
+            futures = [rref._get_type(blocking=False) for _ in range(11)]
+            # None of them is answered before the value is made.
+            equal(calls_under_way(), before + 1)
+            check(all(future is futures[0] for future in futures))
+            later = rref.rpc_async().upper()
+            equal(calls_under_way(), before + 1)
+            open(path, "x").close()
+            equal((futures[0].wait(), later.wait()), (str, path.upper()))
+            check(rref._get_type(blocking=False) is futures[0])
+            equal(rref._get_type(), str)
+
+        self.run_workers(body, size=2)
+
+    def test_the_type_is_asked_for_again_if_there_was_less_time_for_it(self):
+        def body(worker):
+            path = str(self.folder / f"made {worker.rank}")
+            rref = rpc.remote(worker.next, read, (path,))
+            for hasty in (rref._get_type(0.01, blocking=False), rref._get_type(0.02, blocking=False)):
+                has(raised(RuntimeError, hasty.wait), "RPC ran for more than")
+            patient = rref._get_type(blocking=False)
+            has(raised(RuntimeError, rref._get_type, 0.01), "RPC ran for more than")
+            check(not patient.done() and rref._get_type(blocking=False) is patient)
+            open(path, "x").close()
+            equal((patient.wait(), rref._get_type()), (str, str))
+
+        self.run_workers(body, size=2)
+
     def test_a_slow_value_ends_the_time_of_its_users(self):
         def body(worker):
             path = str(self.folder / "made")
@@ -346,6 +379,10 @@ def ask_for_type(rref):
     for _ in range(10):
         equal(rref._get_type(), Counter)
         equal(rref._get_type(blocking=False).wait(), Counter)
+
+
+def calls_under_way():
+    return int(rpc._get_debug_info()["agent.client_active_calls"])
 
 
 def sends_nothing(work):

@@ -22,6 +22,14 @@ def _timeout(seconds):
     return None if seconds == UNSET_RPC_TIMEOUT else seconds
 
 
+def _has_failed(future):
+    try:
+        future.wait()
+    except BaseException:  # whatever was raised where it was made
+        return True
+    return False
+
+
 class RRef:
     """A reference to a value that lives on one worker, and that others can hold, pass on and use.
 
@@ -29,18 +37,20 @@ class RRef:
     on another. The value is released when the last reference to it, on whatever worker, is gone.
     """
 
-    __slots__ = ("_reference", "_type", "__weakref__")
+    __slots__ = ("_reference", "_type", "_type_asked", "__weakref__")
     __class_getitem__: Any = classmethod(types.GenericAlias)
 
     def __init__(self, value: Any, type_hint: Optional[type] = None) -> None:
         self._reference = _native.Reference.make_local(value)
         self._type = None
+        self._type_asked = None  # the future of it, and its timeout
 
     @classmethod
     def _of(cls, reference):
         made = cls.__new__(cls)
         made._reference = reference
         made._type = None
+        made._type_asked = None
         return made
 
     def is_owner(self) -> bool:
@@ -100,20 +110,28 @@ class RRef:
         return _future_of(self._reference.creation())
 
     def _get_type(self, timeout=UNSET_RPC_TIMEOUT, blocking=True):
-        """The class of the value, or with `blocking=False` a future of it."""
-        from .api import _future_of, _type_future
+        """The class of the value, or with `blocking=False` a future of it, which is always the same.
 
-        if self._type is not None:
-            if blocking:
-                return self._type
-            known = _native.Future()
-            known.set_result(self._type)
-            return _future_of(known)
-        future = _type_future(self, timeout)
+        The owner is asked once; again only if that has failed, or has another time to end.
+        """
         if not blocking:
-            return future
-        self._type = future.wait()
+            return self._ask_type(timeout)
+        if self._type is None:
+            self._type = self._ask_type(timeout).wait()
         return self._type
+
+    def _ask_type(self, timeout):
+        from .api import _type_future
+
+        if self._type_asked is not None:
+            asked, until = self._type_asked
+            if not asked.done():
+                return asked if until == timeout else _type_future(self, timeout)
+            if not _has_failed(asked):
+                return asked
+        future = _type_future(self, timeout)
+        self._type_asked = future, timeout
+        return future
 
     def _serialize(self):
         """What another worker needs to have this reference; only while a call is pickled."""
