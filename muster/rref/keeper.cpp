@@ -111,6 +111,10 @@ void Keeper::carry_out(Effects effects) {
       if (auto owned = remove(rref)) released.push_back(std::move(owned));
     }
   }
+  for (const auto& [rref, fork] : effects.unknown) {
+    log::debug(kComponent, "a reference was deleted that is not known here rref={} fork={}",
+               rref.text(), fork.text());
+  }
   for (const Effects::Send& one : effects.sends) send(one);
   for (const auto& [owned, error] : failed) owned->set(call_failed(error));
   for (const auto& [go_on, error] : going_on) go_on(error ? &*error : nullptr);

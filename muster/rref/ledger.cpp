@@ -16,7 +16,7 @@ using rpc::MessageType;
 
 bool Effects::empty() const {
   return sends.empty() && settled.empty() && ready.empty() && failed.empty() && released.empty() &&
-         abandoned.empty();
+         abandoned.empty() && unknown.empty();
 }
 
 Ledger::Ledger(const LedgerOptions& options, IdSource& ids)

@@ -104,6 +104,13 @@ struct Effects {
     rpc::CallError error;
   };
 
+  // Somebody has let go of what is not known here: its creation never came, or the message came
+  // before. Only to be logged.
+  struct Unknown {
+    GlobalId rref;
+    GlobalId fork;
+  };
+
   std::vector<Send> sends;
   std::vector<Settled> settled;
   std::vector<GlobalId> ready;      // created: the fetches that wait for it can be answered
@@ -112,6 +119,7 @@ struct Effects {
                                     // local handle has it
   std::vector<Ticket> abandoned;    // their destination is lost: not to be sent again; their end
                                     // is still reported
+  std::vector<Unknown> unknown;     // see Unknown
 
   bool empty() const;
 };

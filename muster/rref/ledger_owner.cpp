@@ -251,13 +251,13 @@ Ack Ledger::on_fork_request(WorkerId from, const Control& control) {
 void Ledger::on_user_delete(const Control& control, Effects& out) {
   const GlobalId rref = control.rref;
   const GlobalId fork = control.fork;
+  if (!remove_fork(rref, fork)) out.unknown.push_back({rref, fork});
   const auto found = owners_.find(rref);
   if (found == owners_.end()) {
     // It may have overtaken the creation, or the request of this fork.
     if (!why_never(rref)) ended_.remember(fork, EndedIds::How::Over);
     return;
   }
-  remove_fork(rref, fork);
   if (!is_creators(rref, fork)) {
     ended_.remember(fork, EndedIds::How::Over);
   } else if (!has(found->second.flags, kBegun)) {

@@ -50,6 +50,8 @@ TEST_F(Owner, RunsACallForNobodyWhenItsDeleteCameFirst) {
   a.ledger.creation_finished(made.fork, kTimeout, a.out);
   a.ledger.dropped(made.fork, a.out);
   settle();
+  EXPECT_EQ(b.out.unknown.size(), 1U);
+  b.out = {};
   EXPECT_EQ(b.ledger.begin_creation(made.rref, made.fork, a.id).creation, Creation::RunAndDiscard);
   EXPECT_EQ(b.ledger.begin_creation(made.rref, made.fork, a.id).creation, Creation::Refuse);
   b.ledger.created(made.rref, b.out);
@@ -211,8 +213,12 @@ TEST_F(Owner, AcksADeleteThatHitsNothing) {  // X-16
   a.ledger.dropped(made.fork, a.out);
   const Effects::Send ended = a.take(MessageType::RrefUserDelete);
   EXPECT_EQ(serve(a, ended), Ack::Done);
+  EXPECT_TRUE(b.out.unknown.empty());
   EXPECT_EQ(serve(a, ended), Ack::Done);
   EXPECT_EQ(b.out.released.size(), 1U);
+  ASSERT_EQ(b.out.unknown.size(), 1U);
+  EXPECT_EQ(b.out.unknown[0].rref, made.rref);
+  EXPECT_EQ(b.out.unknown[0].fork, made.fork);
   EXPECT_TRUE(b.ledger.is_empty());
 }
 

@@ -191,6 +191,7 @@ TEST_P(FaultyReferences, the_delete_of_a_confirmed_child_shares_the_count_of_its
 
 // S9, S11, S13, S15, S16
 TEST_P(FaultyReferences, a_creation_that_fails_at_the_sender_fails_every_later_use) {
+  const tests::LogCapture log(log::Level::Debug);
   start(2, failing({"SCRIPT_REMOTE_CALL"}));
   std::vector<RRef<Number>> all;
   for (Number i = 0; i < 3; ++i) {
@@ -209,6 +210,9 @@ TEST_P(FaultyReferences, a_creation_that_fails_at_the_sender_fails_every_later_u
     EXPECT_NE(one.text().find("UserRRef("), std::string::npos);
   }
   clean_up();
+  // All that the owner has heard of them.
+  EXPECT_EQ(log.count("a reference was deleted that is not known here"), 3U);
+  EXPECT_EQ(log.warnings(), std::vector<std::string>());
 }
 
 // S10, S12, S14
