@@ -484,6 +484,7 @@ class FailureTest(TestCase):
 
         self.run_workers(body, body, starts=False)
 
+    # S155, S156
     def test_leaks_are_told_at_the_end(self):
         def owner(worker):
             worker.start()
@@ -500,6 +501,10 @@ class FailureTest(TestCase):
 
         self.run_workers(owner, user, starts=False)
         self.run_workers(user, user, starts=False, ignores_leaks=True, meeting=self.meeting + "2")
+        # Where they are ignored, the owner only warns of them.
+        warning = "other workers still refer to values of this one"
+        has((self.folder / "log.2").read_text(), " warn ", warning, "Leaking RRef", "with fork Id")
+        self.assertNotIn(warning, (self.folder / "log.3").read_text())
 
 
 if __name__ == "__main__":
