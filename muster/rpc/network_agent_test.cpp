@@ -640,7 +640,7 @@ TEST_P(NetworkAgentTest, TellsAFunctionThatNobodyWaitsForItAnyMore) {
 }
 
 TEST_P(NetworkAgentTest, ReachesWorkersByIpv6) {
-  if (!address_towards({"::1", 1})) GTEST_SKIP() << "SKIPPED: there is no IPv6 here";
+  if (!addresses_towards({"::1", 1})) GTEST_SKIP() << "SKIPPED: there is no IPv6 here";
   const auto choose = [](AgentOptions& options) {
     options.host = "::1";
     options.uses_shared_memory = GetParam();

@@ -95,6 +95,14 @@ struct Plan {
 
 double seconds_of(Duration length) { return std::chrono::duration<double>(length).count(); }
 
+// Whether the launcher says that the job has workers on other machines.
+bool spans_machines() {
+  const std::string nodes = environment("GROUP_WORLD_SIZE");
+  if (!nodes.empty()) return nodes != "1";
+  const std::string here = environment("LOCAL_WORLD_SIZE");
+  return !here.empty() && here != environment("WORLD_SIZE");
+}
+
 // Nothing in `store`: it is not known where the others are.
 Result<std::string> own_address(const InitOptions& options,
                                 const std::optional<net::Endpoint>& store) {
@@ -104,8 +112,7 @@ Result<std::string> own_address(const InitOptions& options,
       return address_of_interface(name);
     }
   }
-  if (!store) return address_of_this_machine();
-  return address_towards(*store);
+  return address_for_others(store, spans_machines());
 }
 
 Result<Plan> plan(const InitOptions& options) {

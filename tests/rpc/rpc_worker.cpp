@@ -18,7 +18,8 @@
 //   gather VALUE NAME...          what each of those has brought
 //   shutdown [graceful | strict]  or without: just goes; strict: also fails if references are left
 //
-// Environment: MASTER_ADDR and MASTER_PORT, the store.
+// Environment: MASTER_ADDR and MASTER_PORT, the store; RPC_WORKER_ADDRESS, where others reach it:
+// 127.0.0.1 if that is not set, and what `init` finds out if it is empty.
 
 #include "muster/rpc.h"
 #include "muster/worker/testing.h"
@@ -29,6 +30,7 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <deque>
 #include <functional>
 #include <future>
@@ -77,7 +79,8 @@ std::string init(std::istream& words) {
   } else {
     options.dynamic = true;
   }
-  options.address = "127.0.0.1";
+  const char* const address = std::getenv("RPC_WORKER_ADDRESS");
+  options.address = address == nullptr ? "127.0.0.1" : address;
   const auto started = rpc::init(options);
   if (started) return "ok";
   return fmt::format("error {}: {}", muster::name_of(started.error().kind),
