@@ -4,6 +4,7 @@
 #include "muster/base/log.h"
 #include "muster/base/random.h"
 #include "muster/net/tcp.h"
+#include "muster/rpc/own_address.h"
 #include "muster/rpc/texts.h"
 
 #include <fmt/format.h>
@@ -128,12 +129,21 @@ Task<Result<>> NetworkAgent::join(OpenStore open_store, TimePoint deadline) {
 }
 
 Result<> NetworkAgent::listen() {
-  auto listener = net::listen_for_sockets(loop_, {options_.host, 0}, [this](Fd socket) {
+  const auto place = address_to_bind(options_.host);
+  if (!place) return fail(place.error());
+  auto listener = net::listen_for_sockets(loop_, {*place, 0}, [this](Fd socket) {
     core_.accept(std::make_unique<SocketStream>(std::move(socket)), "another machine");
   });
   if (!listener) return fail(listener.error());
   listener_ = std::move(*listener);
   member_.address = net::describe({options_.host, listener_->port()});
+  if (*place == options_.host) {
+    log::debug(kComponent, "others reach {} at {}", self().describe(), member_.address);
+  } else {
+    log::info(kComponent,
+              "others reach {} at {}, which is no address of this machine: it listens at every one",
+              self().describe(), member_.address);
+  }
   if (!options_.uses_shared_memory) return {};
   Random random = Random::from_system();
   auto local = LocalListener::create(loop_, random, [this](std::unique_ptr<Stream> stream) {

@@ -44,7 +44,7 @@ struct AgentOptions {
   WorkerInfo self;
   // How many workers the group has; nothing: they come and go.
   std::optional<std::int64_t> world_size;
-  // Where the others reach this worker, and where it listens.
+  // Where the others reach this worker; address_to_bind says where it listens.
   std::string host = "127.0.0.1";
   Duration timeout = std::chrono::seconds(60);  // of calls; zero: none
   std::size_t callback_thread_count = 4;

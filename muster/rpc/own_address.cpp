@@ -254,4 +254,17 @@ Result<std::string> address_for_others(const std::optional<net::Endpoint>& store
   return chosen;
 }
 
+Result<std::string> address_to_bind(const std::string& address) {
+  const auto list = resolve({address, 0}, AI_PASSIVE);
+  if (!list) return fail(list.error());
+  std::set<int> families;
+  for (const addrinfo* entry = list->get(); entry != nullptr; entry = entry->ai_next) {
+    // Whatever else is wrong is told by whoever listens.
+    if (try_to_bind(*entry) != EADDRNOTAVAIL) return address;
+    families.insert(entry->ai_family);
+  }
+  if (families.size() > 1) return std::string();
+  return std::string(families.contains(AF_INET) ? "0.0.0.0" : "::");
+}
+
 }  // namespace muster::rpc

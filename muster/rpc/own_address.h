@@ -56,4 +56,9 @@ std::string address_of_this_machine();
 Result<std::string> address_for_others(const std::optional<net::Endpoint>& store,
                                        bool spans_machines);
 
+// Where to listen, so that connections to `address` arrive: there, if it is an address of this
+// machine (or a name of one); otherwise at every address of its family, since something between
+// the workers translates it. Unavailable if it is a name that stands for nothing.
+Result<std::string> address_to_bind(const std::string& address);
+
 }  // namespace muster::rpc

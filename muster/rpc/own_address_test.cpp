@@ -1,5 +1,7 @@
 #include "muster/rpc/own_address.h"
 
+#include "tests/rpc/cluster.h"
+#include "tests/rpc/raw_peer.h"
 #include "tests/server/log_capture.h"
 
 #include <gtest/gtest.h>
@@ -10,6 +12,10 @@
 
 namespace muster::rpc {
 namespace {
+
+// Of nobody: documentation's.
+constexpr const char* kForeign4 = "198.51.100.7";
+constexpr const char* kForeign6 = "2001:db8::7";
 
 TEST(NameOfTheStore, MeansThisMachineIfItIsALoopbackAddressOrLocalhost) {
   for (const char* const host :
@@ -105,6 +111,71 @@ TEST(OwnAddress, IsNotFoundForAStoreWhoseNameStandsForNothing) {
   ASSERT_FALSE(found);
   EXPECT_EQ(found.error().kind, ErrorKind::Unavailable);
   EXPECT_NE(found.error().message.find("cannot resolve nobody.invalid"), std::string::npos);
+}
+
+// Whichever it is here.
+TEST(OwnAddress, CanBeBoundWhenTheStoreIsAFile) {
+  const tests::LogCapture log;
+  for (const bool spans_machines : {false, true}) {
+    const std::string found = address_for_others(std::nullopt, spans_machines).value();
+    EXPECT_EQ(address_to_bind(found).value(), found);
+    EXPECT_EQ(log.warnings().size(), spans_machines && is_loopback(found) ? 1U : 0U);
+  }
+}
+
+TEST(PlaceToListen, IsTheAddressItselfIfItIsOfThisMachine) {
+  for (const char* const own : {"127.0.0.1", "127.0.1.1", "localhost", "0.0.0.0"}) {
+    EXPECT_EQ(address_to_bind(own).value(), own);
+  }
+}
+
+TEST(PlaceToListen, IsEveryAddressOfTheFamilyIfItIsNotOfThisMachine) {
+  EXPECT_EQ(address_to_bind(kForeign4).value(), "0.0.0.0");
+  if (!addresses_towards({"::1", 1})) GTEST_SKIP() << "SKIPPED: there is no IPv6 here";
+  EXPECT_EQ(address_to_bind(kForeign6).value(), "::");
+}
+
+TEST(PlaceToListen, IsNoneForANameThatStandsForNothing) {
+  const auto found = address_to_bind("nobody.invalid");
+  ASSERT_FALSE(found);
+  EXPECT_EQ(found.error().kind, ErrorKind::Unavailable);
+}
+
+// Something between this worker and the others translates the address that they are told.
+class Translated : public ::testing::Test {
+ protected:
+  void expect_told_and_reached(const std::string& told, const std::string& own) {
+    const tests::LogCapture log;
+    const testing::StoreHost store;
+    testing::Worker worker;
+    AgentOptions options = testing::options_for("worker0", 0, 1);
+    options.host = told;
+    ASSERT_TRUE(worker.start(options, store, testing::kPatience));
+    const auto endpoint = net::parse_endpoint(worker.agent->address(), 0).value();
+    EXPECT_EQ(endpoint.host, told);
+    EXPECT_EQ(log.count("is no address of this machine"), 1U);
+    net::EpollLoop loop;
+    auto connecting = net::connect_socket(loop, {own, endpoint.port});
+    auto socket = loop.block_on(std::move(connecting));
+    ASSERT_TRUE(socket);
+    testing::RawConnection connection(std::move(*socket));
+    Hello hello;
+    hello.job = "another";
+    hello.from_name = "worker0";
+    connection.send(encode(hello));
+    const auto answer = connection.read();
+    ASSERT_TRUE(answer);
+    EXPECT_EQ(answer->type, kRefused);
+  }
+};
+
+TEST_F(Translated, AnAddressOfIpv4IsToldAndConnectionsToAnotherOneArrive) {
+  expect_told_and_reached(kForeign4, "127.0.0.1");
+}
+
+TEST_F(Translated, AnAddressOfIpv6IsToldAndConnectionsToAnotherOneArrive) {
+  if (!addresses_towards({"::1", 1})) GTEST_SKIP() << "SKIPPED: there is no IPv6 here";
+  expect_told_and_reached(kForeign6, "::1");
 }
 
 }  // namespace

@@ -39,7 +39,8 @@ struct InitOptions {
   std::string store;
   // Tells this group from others that meet in the same store; empty: the round of the job.
   std::string group{};
-  // Where others reach this worker; empty: the way to the store, or the name of this machine.
+  // Where others reach this worker; empty: the way to the store, or the name of this machine. One
+  // that this machine does not have is translated on the way: it listens at all it has.
   std::string address;
   Duration timeout = std::chrono::seconds(60);  // of calls, at least 1 ms; 0: none
   std::size_t thread_count = 16;                // that run functions
