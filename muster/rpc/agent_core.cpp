@@ -19,6 +19,8 @@ namespace {
 
 // How long after the loss of a connection what was sent by it may still arrive.
 constexpr Duration kArrivesWithin = std::chrono::seconds(1);
+// What somebody else can make happen again and again is said only so often.
+constexpr Duration kWarningInterval = std::chrono::minutes(1);
 
 }  // namespace
 
@@ -41,7 +43,8 @@ AgentCore::AgentCore(CoreOptions options, Loop& loop, const Clock& clock, Reques
       }),
       reception_(std::make_shared<Reception>(options_.self)),
       expiry_(loop, [this] { expiry_.set(calls_.expire(clock_.now())); }),
-      tick_(loop, [this] { look_after_all(); }) {
+      tick_(loop, [this] { look_after_all(); }),
+      make_room_(loop, [this] { make_room(); }) {
   reception_->loop = &loop_;
   reception_->handler = &handler;
   reception_->incarnation = options_.incarnation;
@@ -52,6 +55,7 @@ AgentCore::AgentCore(CoreOptions options, Loop& loop, const Clock& clock, Reques
   reception_->later = [this](Duration wait, std::function<void()> work) {
     later(wait, std::move(work));
   };
+  reception_->strangers_changed = [this] { strangers_changed(); };
   around_.loop = &loop_;
   around_.calls = &calls_;
   around_.link = options_.link;
@@ -109,7 +113,8 @@ Task<Result<>> AgentCore::join(store::Store& store, GroupEntry entry) {
 }
 
 void AgentCore::accept(std::unique_ptr<Stream> stream, std::string where) {
-  if (reception_->stranger_count >= options_.strangers_max) {
+  // Only from this machine: on the network nobody is accepted long before.
+  if (reception_->stranger_count >= options_.strangers_max + kStrangersOfThisMachineMax) {
     log::warn("rpc", "{} closes a connection from {}: {} others have not said yet who they are",
               self().describe(), where, reception_->stranger_count);
     return;
@@ -118,6 +123,26 @@ void AgentCore::accept(std::unique_ptr<Stream> stream, std::string where) {
   incoming_.emplace(
       number, std::make_unique<Incoming>(reception_, std::move(stream), std::move(where), number,
                                          [this, number] { incoming_ended(number); }));
+}
+
+void AgentCore::strangers_changed() {
+  const bool has_room = reception_->stranger_count < options_.strangers_max;
+  if (has_room == has_room_) return;
+  has_room_ = has_room;
+  if (options_.set_accepting) options_.set_accepting(has_room);
+  if (has_room) return make_room_.cancel();
+  const TimePoint now = loop_.now();
+  make_room_.set(now + kGreetingMaxWhenFull);
+  if (warned_at_ != TimePoint() && now - warned_at_ < kWarningInterval) return;
+  warned_at_ = now;
+  log::warn("rpc", "{} accepts no connections for now: {} others have not said yet who they are",
+            self().describe(), reception_->stranger_count);
+}
+
+void AgentCore::make_room() {
+  const TimePoint now = loop_.now();
+  make_room_.set(now + kGreetingMaxWhenFull);
+  for (const auto& [number, one] : incoming_) one->give_place(now);
 }
 
 void AgentCore::incoming_ended(ConnectionNumber number) {
@@ -445,7 +470,9 @@ void AgentCore::close(const CallError& reason) {
     names_.clear();
   }
   for (const auto& [name, outgoing] : workers) outgoing->close(reason);
+  reception_->strangers_changed = {};
   incoming_.clear();
+  make_room_.cancel();
   group_.reset();  // now nobody asks it any more where a worker is
   calls_.close(reason);
   expiry_.cancel();

@@ -55,6 +55,8 @@ struct CoreOptions {
   // Whether the calling thread may wait; nothing: none may.
   std::function<bool()> may_wait{};
   std::int64_t strangers_max = kStrangersMax;
+  // Lets whoever listens on the network accept, or makes what comes wait; nothing: it always does.
+  std::function<void(bool)> set_accepting{};
 };
 
 // How it joins its group.
@@ -121,6 +123,9 @@ class AgentCore final : private GroupEvents {
   void worker_died(const Member& member, const std::string& text);
   Task<std::string> admit(Hello hello);
   void incoming_ended(ConnectionNumber number);
+  // Nobody else is accepted while there are too many strangers; those who are silent must go soon.
+  void strangers_changed();
+  void make_room();
   std::shared_ptr<Outgoing> outgoing_to(std::string_view name) const;
   // To the handler.
   void tell_lost(const WorkerInfo& worker, const std::string& text);
@@ -159,6 +164,9 @@ class AgentCore final : private GroupEvents {
   std::string address_;  // by which this worker knows itself among the members
   Timer expiry_;
   Timer tick_;
+  Timer make_room_;
+  TimePoint warned_at_;  // that there are too many strangers
+  bool has_room_ = true;
   bool is_static_ = false;
   bool expects_departures_ = false;
   TaskScope late_;  // what is sent later, on purpose

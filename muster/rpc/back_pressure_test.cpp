@@ -190,6 +190,12 @@ class BackPressureOfAPeer : public ::testing::Test {
     EXPECT_EQ(::connect(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
     return RawConnection(std::move(socket));
   }
+  // More than there may be strangers.
+  std::vector<RawConnection> three_known() {
+    std::vector<RawConnection> known;
+    for (int count = 0; count < 3; ++count) known.push_back(peer.connect(0));
+    return known;
+  }
   static void answer(RawConnection& connection, std::int64_t value) {
     const auto request = connection.read();
     ASSERT_TRUE(request);
@@ -228,23 +234,26 @@ TEST_F(BackPressureOfAPeer, AnInlineFunctionCannotWaitAndItsCallsAreRefused) {
             "not read them as fast");
 }
 
-TEST_F(BackPressureOfAPeer, OneStrangerPastTheLimitIsSentAwayAndKnownWorkersDoNotCount) {
+TEST_F(BackPressureOfAPeer, OneStrangerPastTheLimitWaitsForThePlaceOfASilentOne) {
   start();
-  ASSERT_TRUE(worker.functions.add("one", [] { return std::int64_t{1}; }));
-  std::vector<RawConnection> known;
-  for (int count = 0; count < 3; ++count) known.push_back(peer.connect(0));
-  std::vector<RawConnection> strangers;
-  for (int count = 0; count < 2; ++count) strangers.push_back(knock());
-  EXPECT_TRUE(knock().is_ended());
-  for (RawConnection& stranger : strangers) EXPECT_FALSE(stranger.is_reset_within(0));
-  strangers.pop_back();
-  // Once that one is seen to have gone, there is room for another, which is heard.
-  const TimePoint deadline = SystemClock().now() + 60s;
-  bool is_let_in = false;
-  while (!is_let_in && SystemClock().now() < deadline) {
-    is_let_in = peer.try_to_connect(0).has_value();
-  }
-  EXPECT_TRUE(is_let_in);
+  const std::vector<RawConnection> known = three_known();
+  std::vector<RawConnection> silent;
+  for (int count = 0; count < 2; ++count) silent.push_back(knock());
+  RawConnection late = knock();
+  late.send(encode(Hello()));
+  EXPECT_TRUE(late.read()) << "it is never heard";
+  EXPECT_TRUE(silent[0].is_ended() && silent[1].is_ended());
+}
+
+TEST_F(BackPressureOfAPeer, OneStrangerPastTheLimitIsHeardWhenAnotherHasGone) {
+  start();
+  const std::vector<RawConnection> known = three_known();
+  std::vector<RawConnection> silent;
+  for (int count = 0; count < 2; ++count) silent.push_back(knock());
+  silent.pop_back();
+  RawConnection late = knock();
+  late.send(encode(Hello()));
+  EXPECT_TRUE(late.read()) << "it is never heard";
 }
 
 TEST_F(BackPressureOfAPeer, ThatDoesNotReadItsAnswersIsServedNoFurtherUntilItDoes) {

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 namespace muster::rpc {
@@ -24,6 +25,11 @@ bool are_equal(std::string_view left, std::string_view right) {
 }
 
 }  // namespace
+
+std::int64_t strangers_max_of(std::uint64_t descriptors_max) {
+  const auto most = static_cast<std::uint64_t>(kStrangersMax);
+  return static_cast<std::int64_t>(std::clamp<std::uint64_t>(descriptors_max / 4, 1, most));
+}
 
 void Cancelled::add(std::int64_t id) {
   const std::lock_guard lock(mutex_);
@@ -142,7 +148,6 @@ Incoming::Incoming(std::shared_ptr<Reception> reception, std::unique_ptr<Stream>
       opened_at_(reception_->loop->now()),
       heard_at_(opened_at_) {
   LinkOptions options = reception_->link;
-  ++reception_->stranger_count;
   options.peer = where_;
   options.reads_while_full = false;
   link_ = Link::open(*reception_->loop, std::move(stream), std::move(options), *this);
@@ -152,11 +157,12 @@ Incoming::Incoming(std::shared_ptr<Reception> reception, std::unique_ptr<Stream>
                                          const auto link = weak.lock();
                                          if (link) is_too_long ? link->hold() : link->release();
                                        });
+  reception_->count_stranger(1);
 }
 
 Incoming::~Incoming() {
-  if (!from_) --reception_->stranger_count;
   link_->close();
+  if (!from_) reception_->count_stranger(-1);
 }
 
 void Incoming::on_message(Link& link, Message message) {
@@ -197,7 +203,7 @@ Task<void> Incoming::let_in(std::shared_ptr<Link> link, Hello hello) {
     co_return;
   }
   from_ = std::make_shared<const WorkerInfo>(*from);
-  --reception_->stranger_count;
+  reception_->count_stranger(-1);
   link->set_limits(reception_->link.limits);
   [[maybe_unused]] const auto sent = link->send({kWelcome, 0, "", {}});
   if (from_->id() != reception_->self.id()) reception_->handler->on_worker_heard(*from_);
@@ -218,6 +224,11 @@ void Incoming::on_lost(Link&, std::string reason) {
   // Which is the end of this object, too.
   const std::function<void()> ended = std::move(ended_);
   ended();
+}
+
+void Incoming::give_place(TimePoint now) {
+  if (has_greeted_ || now - opened_at_ < kGreetingMaxWhenFull) return;
+  link_->give_up("it said nothing, and others wait");
 }
 
 void Incoming::look_after(TimePoint now, Duration silence_max) {

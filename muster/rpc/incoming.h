@@ -13,6 +13,7 @@
 #include "muster/rpc/link.h"
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -26,6 +27,13 @@ namespace muster::rpc {
 // Connections of those who have not said yet who they are. Workers of the largest groups may all
 // come at once; what nobody ever says costs little, and ends after a while.
 inline constexpr std::int64_t kStrangersMax = 16384;
+// Beside those, of this machine, for which it does not matter how many come by the network.
+inline constexpr std::int64_t kStrangersOfThisMachineMax = 64;
+// How many there may be in a process that may have so many descriptors, so that most are left to
+// the workers that it knows, and to the program.
+std::int64_t strangers_max_of(std::uint64_t descriptors_max);
+// How long a stranger may say nothing while others have to wait for its place.
+inline constexpr Duration kGreetingMaxWhenFull = std::chrono::seconds(1);
 
 // What all connections to one agent share; there until the last Responder is gone.
 struct Reception {
@@ -46,7 +54,13 @@ struct Reception {
   std::function<void(Duration, std::function<void()>)> later;
   std::atomic<bool> is_open = true;            // once it is not, nothing is answered any more
   std::atomic<std::int64_t> active_count = 0;  // requests that are not answered
-  std::int64_t stranger_count = 0;             // on the loop
+  // On the loop. `strangers_changed` is called whenever there is one more or less, if it is set.
+  std::int64_t stranger_count = 0;
+  std::function<void()> strangers_changed{};
+  void count_stranger(std::int64_t change) {
+    stranger_count += change;
+    if (strangers_changed) strangers_changed();
+  }
 };
 
 // The requests of one connection for which nobody waits any more; those that it has heard of. Any
@@ -72,6 +86,8 @@ class Incoming final : public LinkEvents {
   ~Incoming() override;
 
   void look_after(TimePoint now, Duration silence_max);
+  // Ends it if it is a stranger that has said nothing for kGreetingMaxWhenFull.
+  void give_place(TimePoint now);
   std::size_t queued_bytes() const { return link_->queued_bytes(); }
   // Who opened it; nothing until it has said so.
   const WorkerInfo* from() const { return from_.get(); }

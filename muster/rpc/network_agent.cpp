@@ -13,6 +13,7 @@
 #include <cerrno>
 #include <future>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <system_error>
 #include <utility>
@@ -37,6 +38,12 @@ class Word {
   std::promise<void>& promise_;
 };
 
+// How many descriptors this process may have.
+std::uint64_t descriptors_max() {
+  rlimit limit{};
+  return ::getrlimit(RLIMIT_NOFILE, &limit) == 0 ? limit.rlim_cur : 0;
+}
+
 }  // namespace
 
 NetworkAgent::NetworkAgent(AgentOptions options, RequestHandler& handler)
@@ -55,7 +62,10 @@ CoreOptions NetworkAgent::core_options() {
   core.connect_timeout = options_.connect_timeout;
   core.link.limits = options_.limits;
   core.link.queue_bytes_max = options_.queue_bytes_max;
-  core.strangers_max = options_.strangers_max;
+  core.strangers_max = std::min(options_.strangers_max, strangers_max_of(descriptors_max()));
+  core.set_accepting = [this](bool accepting) {
+    if (listener_) listener_->set_accepting(accepting);
+  };
   if (options_.spins) {
     core.link.hot = &hot_;
     core.link.crowd = crowd_;

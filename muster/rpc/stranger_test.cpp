@@ -1,8 +1,10 @@
 // What one may do who has connected and is not let in yet.
 #include "muster/net/epoll_loop.h"
+#include "muster/rpc/agent_core.h"
 #include "muster/rpc/hello.h"
 #include "muster/rpc/incoming.h"
 #include "tests/rpc/raw_peer.h"
+#include "tests/server/log_capture.h"
 
 #include <gtest/gtest.h>
 
@@ -10,8 +12,10 @@
 #include <cstddef>
 #include <memory>
 #include <string>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <utility>
+#include <vector>
 
 namespace muster::rpc {
 namespace {
@@ -90,6 +94,47 @@ TEST_F(Strangers, MaySayNothingForAWhileAndNoLonger) {
   expect_cut_off_without_an_answer();
 }
 
+TEST_F(Strangers, GivePlaceToOthersIfTheySayNothingForLong) {
+  incoming_->give_place(opened_at_ + kGreetingMaxWhenFull - 1ms);
+  settle();
+  EXPECT_FALSE(has_ended_);
+  incoming_->give_place(opened_at_ + kGreetingMaxWhenFull);
+  expect_cut_off_without_an_answer();
+}
+
+TEST_F(Strangers, KeepTheirPlaceOnceTheyHaveGreeted) {
+  Oneshot<std::string> verdict(loop_);
+  reception_->admit = [&](Hello) {
+    loop_.stop();
+    return wait_for(verdict);
+  };
+  stranger_->send(encode(hello()));
+  loop_.run();
+  incoming_->give_place(opened_at_ + kGreetingMaxWhenFull);
+  settle();
+  EXPECT_FALSE(has_ended_);
+  incoming_.reset();  // before what it waits for
+}
+
+TEST_F(Strangers, AreCountedUntilTheyHaveGone) {
+  EXPECT_EQ(reception_->stranger_count, 1);
+  int change_count = 0;
+  reception_->strangers_changed = [&] { ++change_count; };
+  incoming_.reset();
+  EXPECT_EQ(reception_->stranger_count, 0);
+  EXPECT_EQ(change_count, 1);
+}
+
+TEST(StrangersMax, IsAQuarterOfTheDescriptorsThatAProcessMayHave) {
+  EXPECT_EQ(strangers_max_of(0), 1);
+  EXPECT_EQ(strangers_max_of(7), 1);
+  EXPECT_EQ(strangers_max_of(256), 64);
+  EXPECT_EQ(strangers_max_of(1024), 256);
+  EXPECT_EQ(strangers_max_of(4 * 16384 - 1), 16383);
+  EXPECT_EQ(strangers_max_of(4 * 16384), kStrangersMax);
+  EXPECT_EQ(strangers_max_of(RLIM_INFINITY), kStrangersMax);
+}
+
 TEST_F(Strangers, AreNotHeardASecondTimeBeforeTheyAreLetIn) {
   Oneshot<std::string> verdict(loop_);  // which never comes
   reception_->admit = [&](Hello) { return wait_for(verdict); };
@@ -123,6 +168,40 @@ TEST_F(Strangers, AreCutOffIfTheirGreetingHasABuffer) {
   greeting.buffers.emplace_back();
   stranger_->send(greeting);
   expect_cut_off_without_an_answer();
+}
+
+class NoHandler final : public RequestHandler {
+  void on_request(Request) override { FAIL() << "a stranger is served"; }
+};
+
+// Who listens on the network is told to wait at the limit; who comes otherwise has room beyond it.
+TEST(StrangersOfThisMachine, AreSentAwayOncePastTheirOwnLimit) {
+  const tests::LogCapture log;
+  net::EpollLoop loop;
+  const SystemClock clock;
+  NoHandler handler;
+  CoreOptions options(WorkerInfo::create_member("worker0", 0).value());
+  options.link.watch = watch_by(loop);
+  options.strangers_max = 3;
+  std::vector<bool> told;
+  options.set_accepting = [&](bool accepting) { told.push_back(accepting); };
+  AgentCore core(std::move(options), loop, clock, handler);
+  std::vector<RawConnection> strangers;
+  const auto knock = [&] {
+    int ends[2] = {-1, -1};
+    EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+    core.accept(std::make_unique<SocketStream>(Fd(ends[1])), "this machine");
+    strangers.emplace_back(Fd(ends[0]));
+  };
+  for (int count = 0; count < 2; ++count) knock();
+  EXPECT_EQ(told, std::vector<bool>());
+  for (int count = 2; count < 3 + kStrangersOfThisMachineMax; ++count) knock();
+  EXPECT_EQ(told, std::vector<bool>{false});
+  for (RawConnection& stranger : strangers) EXPECT_FALSE(stranger.is_closed_within(0));
+  knock();
+  EXPECT_TRUE(strangers.back().is_closed_within(0));
+  EXPECT_EQ(log.warnings().size(), 2U) << "of one that was sent away, and that nobody is accepted";
+  core.close({CallErrorKind::Rejected, "the end", "", true});
 }
 
 TEST(Hello, HasNoBuffers) {

@@ -17,7 +17,6 @@ import groups_test
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "chaos"))
-import launch  # noqa: E402
 import muster  # noqa: E402
 import network  # noqa: E402
 
@@ -25,21 +24,6 @@ SKIPPED = 77
 INSIDE = "MUSTER_TEST_INSIDE"
 # Gives a program another /etc/hosts.
 WITH_NAMES = 'mount --bind "$0" /etc/hosts && exec "$@"'
-
-
-class Worker(groups_test.Worker):
-    """On that host, where the names of `names` are known."""
-
-    def __init__(self, name, host, names, environment):
-        # pylint: disable=super-init-not-called
-        self.name = name
-        self.process = subprocess.Popen(
-            ["unshare", "--mount", "sh", "-c", WITH_NAMES, str(names), groups_test.PROGRAM],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0,
-            env={"PATH": os.environ["PATH"], "RPC_WORKER_ADDRESS": "", **environment},
-            preexec_fn=host.move_in)
-        self._out = launch.Stream(self.process.stdout)
-        self._asked = 0
 
 
 class TwoHosts(groups_test.Case):
@@ -71,16 +55,17 @@ class TwoHosts(groups_test.Case):
 
     def pairs(self, own, others):
         """Two workers of each host. The name of the first one is `own` there and `others` elsewhere."""
-        environment = {"MASTER_ADDR": "host0", "MASTER_PORT": str(self.server.port),
+        environment = {"PATH": os.environ["PATH"], "MASTER_ADDR": "host0", "RPC_WORKER_ADDRESS": "",
                        "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2", "GROUP_WORLD_SIZE": "2"}
         workers = []
         for number, address in enumerate((own, others)):
             names = pathlib.Path(self.folder.name) / f"hosts{number}"
             names.write_text(f"127.0.0.1 localhost\n{address} host0\n")
             for _ in range(2):
-                worker = Worker(f"worker{len(workers)}", self.hosts[number], names, environment)
-                self.addCleanup(worker.clean_up)
-                workers.append(worker)
+                workers.append(self.worker(
+                    f"worker{len(workers)}", environment=environment,
+                    before=["unshare", "--mount", "sh", "-c", WITH_NAMES, str(names)],
+                    move_in=self.hosts[number].move_in))
         return workers
 
     def assert_pairs_reach_each_other(self, own, others):

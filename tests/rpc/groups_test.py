@@ -22,11 +22,13 @@ PROGRAM = os.environ.get("MUSTER_RPC_WORKER") or str(ROOT / "build" / "bin" / "r
 class Worker:
     """A process that does what it is told; see rpc_worker.cpp."""
 
-    def __init__(self, name, server):
+    def __init__(self, name, server, *, before=(), environment=None, move_in=None):
+        """`before`: a command that becomes the program; `move_in` is called by the new process."""
         self.name = name
         self.process = subprocess.Popen(
-            [PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0,
-            env={"MASTER_ADDR": server.host, "MASTER_PORT": str(server.port)})
+            [*before, PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0,
+            env={"MASTER_ADDR": server.host, "MASTER_PORT": str(server.port),
+                 **(environment or {})}, preexec_fn=move_in)
         self._out = launch.Stream(self.process.stdout)
         self._asked = 0
 
@@ -79,8 +81,8 @@ class Case(unittest.TestCase):
         self.server = muster.Server(host="127.0.0.1")
         self.addCleanup(self.server.stop)
 
-    def worker(self, name):
-        worker = Worker(name, self.server)
+    def worker(self, name, **options):
+        worker = Worker(name, self.server, **options)
         self.addCleanup(worker.clean_up)
         return worker
 

@@ -13,13 +13,15 @@
 //   give TO                       hands that reference to another worker, which keeps it
 //   drop                          lets go of all references, those it was given included
 //   counts                        how many values others have references to, and how many those are
+//   open COUNT                    opens so many files, and closes them
 //   workers                       the names of all, by id
 //   barrier [THREADS]             by one thread, or by several at once
 //   gather VALUE NAME...          what each of those has brought
 //   shutdown [graceful | strict]  or without: just goes; strict: also fails if references are left
 //
 // Environment: MASTER_ADDR and MASTER_PORT, the store; RPC_WORKER_ADDRESS, where others reach it:
-// 127.0.0.1 if that is not set, and what `init` finds out if it is empty.
+// 127.0.0.1 if that is not set, and what `init` finds out if it is empty; RPC_WORKER_TCP, if it is
+// set: no shared memory.
 
 #include "muster/rpc.h"
 #include "muster/worker/testing.h"
@@ -32,6 +34,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <deque>
+#include <fstream>
 #include <functional>
 #include <future>
 #include <iostream>
@@ -81,10 +84,19 @@ std::string init(std::istream& words) {
   }
   const char* const address = std::getenv("RPC_WORKER_ADDRESS");
   options.address = address == nullptr ? "127.0.0.1" : address;
+  options.shared_memory = std::getenv("RPC_WORKER_TCP") == nullptr;
   const auto started = rpc::init(options);
   if (started) return "ok";
   return fmt::format("error {}: {}", muster::name_of(started.error().kind),
                      started.error().message);
+}
+
+std::string open_files(std::int64_t count) {
+  std::vector<std::ifstream> files;
+  for (std::int64_t index = 0; index < count; ++index) {
+    if (!files.emplace_back("/dev/null").is_open()) return fmt::format("error: opened {}", index);
+  }
+  return "ok";
 }
 
 std::string barrier(std::int64_t thread_count) {
@@ -146,6 +158,7 @@ class Worker {
     if (verb == "gather") return gather(words);
     std::string word;
     words >> word;
+    if (verb == "open") return open_files(std::stoll(word));
     if (verb == "barrier") return barrier(word.empty() ? 1 : std::stoll(word));
     if (verb == "shutdown") {
       return describe(
