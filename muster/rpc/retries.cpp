@@ -63,11 +63,12 @@ void Retries::ended(RetryEntry number, CallResult<Message> outcome) {
     return finish(number, std::move(outcome));
   }
   auto failure = schedule_.failed(number, outcome.error(), clock_.now());
-  if (outcome.error().sent) entries_.at(number)->was_sent = true;
+  const auto entry = entries_.at(number);
+  if (outcome.error().sent) entry->was_sent = true;
   lock.unlock();
+  log::debug("rpc", "attempt {} to reach {} failed, {}: {}", failure.attempt_number, entry->to,
+             failure.error ? "giving up" : "repeating it", render(outcome.error()));
   if (failure.error) return finish(number, call_failed(std::move(*failure.error)));
-  log::debug("rpc", "attempt {} failed and will be repeated: {}", failure.attempt_number,
-             render(outcome.error()));
   rearm();
 }
 

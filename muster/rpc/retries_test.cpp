@@ -4,6 +4,7 @@
 #include "muster/rpc/frame.h"
 #include "muster/rpc/texts.h"
 #include "muster/sim/loop.h"
+#include "tests/server/log_capture.h"
 
 #include <gtest/gtest.h>
 
@@ -146,6 +147,25 @@ TEST_F(RetriesTest, SendSixTimesAndThenFailWithTheCountAndTheLastError) {
   EXPECT_EQ(future.wait().error().message,
             "The RPC has not succeeded after the specified number of max retries (5). "
             "Last error: connection refused");
+}
+
+TEST_F(RetriesTest, LogEveryAttemptThatFailsTheLastIncluded) {
+  const tests::LogCapture log(log::Level::Debug);
+  const auto future = send("delete", {.retries_max = 2});
+  loop.advance(1h);
+  ASSERT_TRUE(future.done());
+  EXPECT_EQ(log.count("attempt "), 3U);
+  EXPECT_EQ(log.count("attempt 1 to reach worker1 failed, repeating it: connection refused"), 1U);
+  EXPECT_EQ(log.count("attempt 2 to reach worker1 failed, repeating it: connection refused"), 1U);
+  EXPECT_EQ(log.count("attempt 3 to reach worker1 failed, giving up: connection refused"), 1U);
+  EXPECT_TRUE(log.warnings().empty()) << "whoever sends it decides whether that matters";
+}
+
+TEST_F(RetriesTest, LogTheOneAttemptThatIsNeverRepeated) {
+  const tests::LogCapture log(log::Level::Debug);
+  agent.shutdown();
+  ASSERT_TRUE(send("delete").done());
+  EXPECT_EQ(log.count("attempt 1 to reach worker1 failed, giving up: "), 1U);
 }
 
 // S27
