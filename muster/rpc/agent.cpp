@@ -44,18 +44,21 @@ Future<Message> Agent::send(std::string_view to, Message request,
 }
 
 Result<> set_current_agent(std::shared_ptr<Agent> agent) {
+  if (!agent) return clear_current_agent();
   Current& now = current();
   const std::lock_guard lock(now.mutex);
-  if (now.agent) return fail(ErrorKind::Conflict, already_initialized_text());
+  if (now.agent) return fail(ErrorKind::Conflict, agent_is_set_text());
   now.agent = std::move(agent);
   return {};
 }
 
-void clear_current_agent() {
-  std::shared_ptr<Agent> dropped;
+Result<> clear_current_agent() {
+  std::shared_ptr<Agent> dropped;  // outlives the lock: its end may take a while
   Current& now = current();
   const std::lock_guard lock(now.mutex);
+  if (!now.agent) return fail(ErrorKind::Invalid, no_current_agent_text());
   dropped.swap(now.agent);
+  return {};
 }
 
 std::shared_ptr<Agent> current_agent() {

@@ -162,9 +162,10 @@ class Agent {
   std::shared_ptr<References> references_;
 };
 
-// The agent that rpc::call and the like use. Setting one when there is one fails, with Conflict.
+// The agent that rpc::call and the like use. Setting one when there is one fails, with Conflict,
+// and clearing it when there is none, with Invalid. To set none is to clear it.
 Result<> set_current_agent(std::shared_ptr<Agent> agent);
-void clear_current_agent();
+Result<> clear_current_agent();
 // Nothing if there is none.
 std::shared_ptr<Agent> current_agent();
 

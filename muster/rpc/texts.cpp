@@ -152,4 +152,9 @@ std::string no_current_agent_text() {
   return "Current RPC agent is not set! Did you initialize the RPC framework (init_rpc)?";
 }
 
+// Whoever starts RPC beside an agent that a program has set sees it, too.
+std::string agent_is_set_text() {
+  return fmt::format("Current RPC agent is set! {}", already_initialized_text());
+}
+
 }  // namespace muster::rpc

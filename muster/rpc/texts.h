@@ -73,5 +73,6 @@ std::string duplicate_id_text(std::int64_t id);
 std::string mixed_group_text(bool group_is_static);
 std::string already_initialized_text();
 std::string no_current_agent_text();
+std::string agent_is_set_text();
 
 }  // namespace muster::rpc

@@ -143,6 +143,7 @@ TEST(Texts, SayHowAGroupIsMixed) {
 
 TEST(Texts, SayWhetherThereIsAnAgent) {
   EXPECT_EQ(already_initialized_text(), "RPC is already initialized");
+  EXPECT_EQ(agent_is_set_text(), "Current RPC agent is set! RPC is already initialized");
   EXPECT_EQ(no_current_agent_text().find(
                 "Current RPC agent is not set! Did you initialize the RPC framework"),
             0u);

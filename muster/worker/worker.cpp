@@ -380,7 +380,7 @@ CallResult<> shutdown(ShutdownOptions options) {
     }
   }
   agent->shutdown();
-  clear_current_agent();
+  (void)clear_current_agent();  // the program may have done it itself
   std::unique_ptr<FunctionServer> server;
   {
     const std::lock_guard lock(state.mutex);

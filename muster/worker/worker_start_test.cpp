@@ -91,8 +91,9 @@ TEST(WorkerStart, beside_an_agent_that_is_current_is_refused_and_leaves_nothing_
   const auto started = init(options);
   ASSERT_FALSE(started);
   EXPECT_EQ(started.error().kind, ErrorKind::Conflict);
+  EXPECT_NE(started.error().message.find("RPC is already initialized"), std::string::npos);
   EXPECT_EQ(self().name(), "worker0");
-  clear_current_agent();
+  EXPECT_TRUE(clear_current_agent());
   ASSERT_TRUE(init(options));
   EXPECT_TRUE(shutdown());
 }
