@@ -56,7 +56,8 @@ struct InitOptions {
   std::optional<FaultOptions> faults{};
 };
 
-// Joins the group. Invalid: a name that is taken, and the like; Timeout: the error says who is
+// Joins the group. Invalid: a name that is taken, and the like; Unavailable: the store cannot be
+// reached, and the like; Corrupt: what is in it is of no group; Timeout: the error says who is
 // missing.
 Result<> init(InitOptions options = {});
 
