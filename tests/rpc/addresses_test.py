@@ -4,7 +4,8 @@ The name of the host of the store stands, on that host itself, for an address of
 sets it up: its workers must not tell that to the others.
 
 Environment, besides that of tests/pytorch/muster.py:
-  MUSTER_RPC_WORKER   rpc_worker; without it, build/bin/rpc_worker of this source tree
+  MUSTER_RPC_WORKER         rpc_worker; without it, build/bin/rpc_worker of this source tree
+  MUSTER_PARAMETER_SERVER   the example; without it, build/bin/parameter_server of this source tree
 """
 
 import os
@@ -17,13 +18,16 @@ import groups_test
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "chaos"))
+import launch  # noqa: E402
 import muster  # noqa: E402
 import network  # noqa: E402
 
 SKIPPED = 77
 INSIDE = "MUSTER_TEST_INSIDE"
-# Gives a program another /etc/hosts.
-WITH_NAMES = 'mount --bind "$0" /etc/hosts && exec "$@"'
+# Nobody else is in the namespaces of the test.
+PORT = 29400
+PARAMETER_SERVER = os.environ.get("MUSTER_PARAMETER_SERVER") or str(
+    ROOT / "build" / "bin" / "parameter_server")
 
 
 class TwoHosts(groups_test.Case):
@@ -53,19 +57,27 @@ class TwoHosts(groups_test.Case):
         subprocess.run(["ip", "-netns", name, *words], check=True, stdin=subprocess.DEVNULL,
                        timeout=60)
 
+    def names(self, host_name, text):
+        """A file of names."""
+        path = pathlib.Path(self.folder.name) / host_name
+        path.write_text(text)
+        return path
+
+    @staticmethod
+    def with_names(names):
+        """What becomes the program that follows, with those names."""
+        return ["unshare", "--mount", "sh", "-c", 'mount --bind "$0" /etc/hosts && exec "$@"', names]
+
     def pairs(self, own, others):
         """Two workers of each host. The name of the first one is `own` there and `others` elsewhere."""
         environment = {"PATH": os.environ["PATH"], "MASTER_ADDR": "host0", "RPC_WORKER_ADDRESS": "",
                        "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2", "GROUP_WORLD_SIZE": "2"}
         workers = []
-        for number, address in enumerate((own, others)):
-            names = pathlib.Path(self.folder.name) / f"hosts{number}"
-            names.write_text(f"127.0.0.1 localhost\n{address} host0\n")
+        for host, address in zip(self.hosts, (own, others)):
+            names = self.names(host.name, f"127.0.0.1 localhost\n{address} host0\n")
             for _ in range(2):
-                workers.append(self.worker(
-                    f"worker{len(workers)}", environment=environment,
-                    before=["unshare", "--mount", "sh", "-c", WITH_NAMES, str(names)],
-                    move_in=self.hosts[number].move_in))
+                workers.append(self.worker(f"worker{len(workers)}", environment=environment,
+                                           before=self.with_names(names), move_in=host.move_in))
         return workers
 
     def assert_pairs_reach_each_other(self, own, others):
@@ -91,6 +103,29 @@ class TwoHosts(groups_test.Case):
         self.give_addresses(0, "fd77::1/64")
         self.give_addresses(1, "fd77::2/64")
         self.assert_pairs_reach_each_other("::1", "fd77::1")
+
+
+    def test_a_job_of_two_nodes_that_meet_by_the_name_of_the_first(self):
+        self.give_addresses(0, "10.77.0.1/24")
+        self.give_addresses(1, "10.77.0.2/24")
+        agents = []
+        for host in self.hosts:
+            own = f"127.0.0.1 localhost\n127.0.1.1 {host.name}\n"
+            others = "".join(f"{other.address} {other.name}\n" for other in self.hosts
+                             if other is not host)
+            names = self.names(host.name, own + others)
+            agents.append(subprocess.Popen(
+                ["unshare", "--uts", *self.with_names(names), "sh", "-c",
+                 f'hostname {host.name} && exec "$0" "$@"', muster.BINARY, "run", "--nnodes=2",
+                 "--nproc-per-node=2", "--rdzv-backend=c10d", f"--rdzv-endpoint=host0:{PORT}",
+                 PARAMETER_SERVER],
+                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                preexec_fn=host.move_in))
+            self.addCleanup(agents[-1].kill)
+        outputs = [agent.communicate(timeout=launch.PATIENCE_SECONDS)[0].decode()
+                   for agent in agents]
+        self.assertEqual([agent.returncode for agent in agents], [0, 0], "\n".join(outputs))
+        self.assertEqual(sum(text.count("as in one process") for text in outputs), 4, outputs)
 
 
 def main():
