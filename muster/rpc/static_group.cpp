@@ -153,19 +153,24 @@ Task<Result<std::vector<Member>>> read_all(store::Store& store, std::int64_t gen
   const auto values = co_await store.multi_get(std::move(keys), deadline);
   if (!values) co_return fail(values.error());
   std::vector<Member> members;
-  std::map<std::string_view, std::size_t> rank_of;
   for (std::size_t rank = 0; rank < values->size(); ++rank) {
     auto member = read_record({generation, static_cast<std::int64_t>(rank)}, (*values)[rank]);
     if (!member) co_return fail(member.error());
     members.push_back(std::move(*member));
   }
+  co_return members;
+}
+
+// Whether they can be one group: no name twice, and devices that fit together.
+Result<> check_all(const std::vector<Member>& members) {
+  std::map<std::string_view, std::size_t> rank_of;
   for (std::size_t rank = 0; rank < members.size(); ++rank) {
     const auto [first, added] = rank_of.emplace(members[rank].info.name(), rank);
     if (added) continue;
-    co_return fail(ErrorKind::Invalid,
-                   duplicate_name_text(members[first->second].info, members[rank].info.id()));
+    return fail(ErrorKind::Invalid,
+                duplicate_name_text(members[first->second].info, members[rank].info.id()));
   }
-  co_return members;
+  return check_devices(device_rows(members), Attendance::Complete);
 }
 
 // Requires: `loop` and `store` outlive the task.
@@ -295,7 +300,7 @@ Task<Result<Meeting>> meet(Loop& loop, store::Store& store, Member self, std::in
     // Somebody of our name and rank came after us. It cannot know that we still run, but we do.
     co_return fail(ErrorKind::Invalid, duplicate_id_text(static_cast<std::int64_t>(rank)));
   }
-  auto fit = check_devices(device_rows(*members), Attendance::Complete);
+  auto fit = check_all(*members);
   if (!fit) {
     // All find the same, and none stays. Those that come again must not meet what was wrong here;
     // but a worker that was started again, with other devices, does not end the group of the

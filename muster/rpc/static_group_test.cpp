@@ -260,6 +260,20 @@ TEST_F(StaticGroupTest, GivesUpOnAStoreThatIsGone) {
   EXPECT_EQ(faulty.compare_set_count, StoreRetries::kFailuresMax + 1);
 }
 
+TEST_F(StaticGroupTest, MeetsUnderOtherNamesAfterOneThatWasNotUnique) {
+  for (const std::string second : {"a", "b"}) {
+    workers.clear();
+    start("a", 0, 3);
+    start(second, 1, 3);
+    start("c", 2, 3);
+    for (GroupWorker& worker : workers) EXPECT_TRUE(worker.done());
+  }
+  for (GroupWorker& worker : workers) {
+    ASSERT_NE(worker.group, nullptr) << worker.error->message;
+    EXPECT_EQ(worker.names(), (Names{"a", "b", "c"}));
+  }
+}
+
 // ---- over the network
 
 class NetworkedStaticGroup : public store::testing::TcpStoreBase,
