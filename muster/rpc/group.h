@@ -75,9 +75,10 @@ class Group {
   // it any more is taken out.
   virtual void suspect(const Member& member) = 0;
 
-  // Takes this worker out of a dynamic group; nothing to do in a static one. No more is told of the
-  // members then. Destroying a group without that is like dying: the others notice when the lease
-  // is over.
+  // Takes this worker out of its group. No more is told of the members of a dynamic group then.
+  // Those of a static one stay as they are, but whoever joins afterwards does not take this worker
+  // for one who is there, and waits for it; a store that does not answer at once is not waited for.
+  // Destroying a group without that is like dying: the others notice when the lease is over.
   virtual Task<Result<>> leave(TimePoint deadline) = 0;
 
   // All workers of a static group have agreed that it is over; each of them says so here before it
@@ -88,7 +89,8 @@ class Group {
 
 // Joins the group under `store` (the agent gives a view of its own: see PrefixStore).
 // With a `world_size`: static. Ends when all have come, or at the deadline with an error that lists
-// the missing ranks. Invalid: the name is not unique, or the group is of the other kind; or the
+// the missing ranks. Whoever has joined in vain has left nothing behind that others take for it.
+// Invalid: the name is not unique, or the group is of the other kind; or the
 // workers' devices do not fit together, which all of them find out.
 // Without: dynamic. Ends when every member that is alive knows this worker. A name or an id whose
 // holder still renews its lease is refused (Invalid); that of a dead one is taken over, which takes

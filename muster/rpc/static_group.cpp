@@ -2,15 +2,20 @@
 //
 //   kind        what kind of group this is, and its size
 //   generation  how many groups have come to their end here; not there: none
-//   rank/G/N    the Member that has rank N in generation G
+//   rank/G/N    the Member that has rank N in generation G, or that it has gone: see kGaveUp
 //
 // A group that all its workers have ended together may be followed by another one in the same
 // store. Each of them counts the generation up before it is done, so whoever comes again finds
 // nothing of the last one. A worker that dies and is started again finds the generation of the
 // others.
 //
+// A worker that goes without that, because it waited in vain or was told to stop, says so in the
+// place of its record: nobody takes it for one who is there. Whoever has its rank next writes over
+// that. It is not deleted, since no PyTorch server can do that only if the record is still the same.
+//
 // Only commands that every PyTorch server knows are used.
 #include "muster/base/log.h"
+#include "muster/base/random.h"
 #include "muster/rpc/group.h"
 #include "muster/rpc/group_store.h"
 #include "muster/rpc/member.h"
@@ -18,6 +23,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cstddef>
 #include <map>
@@ -34,7 +40,20 @@ namespace {
 // How long a worker that gives up may take to find out who is missing: the store may be the reason.
 constexpr Duration kLastLookMax = std::chrono::seconds(5);
 
+// How long a worker that goes may take to say so. The store may have gone before.
+constexpr Duration kVacateMax = std::chrono::seconds(1);
+// How often one that has come looks whether those are back who have gone.
+constexpr BackoffOptions kLookAgain = {.first = std::chrono::milliseconds(5),
+                                       .max = std::chrono::milliseconds(100)};
+
 constexpr std::string_view kGenerationKey = "generation";
+
+// What stands where the record of a worker was that has gone: before all had come, or from a group
+// that had met.
+constexpr std::string_view kGaveUp = "MusterRV1 gave up";
+constexpr std::string_view kLeft = "MusterRV1 left";
+
+bool is_vacant(std::string_view bytes) { return bytes == kGaveUp || bytes == kLeft; }
 
 std::string record_key(std::int64_t generation, std::int64_t rank) {
   return fmt::format("rank/{}/{}", generation, rank);
@@ -99,7 +118,8 @@ Task<Result<>> count_up(Loop& loop, store::Store& store, std::int64_t generation
 }
 
 // Writes `self` at its place. What is there may be of a worker of the same name that was here
-// before: it is replaced. Whether there was one. Requires: `loop` and `store` outlive the task.
+// before: it is replaced. Whether there was one, so that the others may have met already. Requires:
+// `loop` and `store` outlive the task.
 Task<Result<bool>> write_record(Loop& loop, store::Store& store, Member self,
                                 std::int64_t generation) {
   StoreRetries retries(self.incarnation);
@@ -123,12 +143,14 @@ Task<Result<bool>> write_record(Loop& loop, store::Store& store, Member self,
       expected.clear();  // it is not there any more
       pause = retries.after_conflict();
     } else {
-      const auto present = read_record(place, swapped->value);
-      if (!present) co_return fail(present.error());
-      if (present->info != self.info) {
-        co_return fail(ErrorKind::Invalid, duplicate_id_text(place.rank));
+      if (!is_vacant(swapped->value)) {
+        const auto present = read_record(place, swapped->value);
+        if (!present) co_return fail(present.error());
+        if (present->info != self.info) {
+          co_return fail(ErrorKind::Invalid, duplicate_id_text(place.rank));
+        }
       }
-      replaces = true;
+      replaces = replaces || swapped->value != kGaveUp;
       // What was there before we looked is no reason to wait; what came since is.
       const bool looked_before = !std::exchange(expected, swapped->value).empty();
       if (!looked_before) continue;
@@ -143,22 +165,57 @@ Task<Result<bool>> write_record(Loop& loop, store::Store& store, Member self,
   }
 }
 
-// All members by rank, once all are there. Requires: `store` outlives the task.
-Task<Result<std::vector<Member>>> read_all(store::Store& store, std::int64_t generation,
+// Says that `self` has gone, unless another has its place. Tried once, and not for long: what stays
+// then is as if it had died. Requires: `loop` and `store` outlive the task.
+Task<void> vacate(Loop& loop, store::Store& store, Member self, std::int64_t generation,
+                  std::string_view how, TimePoint deadline) {
+  std::string key = record_key(generation, self.info.id());
+  auto going = store.compare_set(std::move(key), encode_member(self), std::string(how));
+  const TimePoint latest = std::min(deadline, after(loop.now(), kVacateMax));
+  std::string silent = "the store does not answer";
+  const auto gone = co_await with_deadline(loop, latest, std::move(going), std::move(silent));
+  if (!gone) {
+    log::debug("rpc", "{} could not say that it has gone: {}", self.info.describe(),
+               gone.error().message);
+  }
+}
+
+// All members by rank, once all are there. Requires: `loop` and `store` outlive the task.
+Task<Result<std::vector<Member>>> read_all(Loop& loop, store::Store& store, Place self,
                                            std::int64_t world_size, TimePoint deadline) {
+  Random random(static_cast<std::uint64_t>(self.rank));
   std::vector<std::string> keys;
   for (std::int64_t rank = 0; rank < world_size; ++rank) {
-    keys.push_back(record_key(generation, rank));
+    keys.push_back(record_key(self.generation, rank));
   }
-  const auto values = co_await store.multi_get(std::move(keys), deadline);
-  if (!values) co_return fail(values.error());
-  std::vector<Member> members;
-  for (std::size_t rank = 0; rank < values->size(); ++rank) {
-    auto member = read_record({generation, static_cast<std::int64_t>(rank)}, (*values)[rank]);
-    if (!member) co_return fail(member.error());
-    members.push_back(std::move(*member));
+  std::vector<std::string> vacant = keys;  // as far as is known
+  for (int attempt = 0;; ++attempt) {
+    const bool are_all = vacant.size() == keys.size();
+    std::vector<std::string> wanted = vacant;
+    const auto values = co_await store.multi_get(std::move(wanted), deadline);
+    if (!values) co_return fail(values.error());
+    std::vector<std::string> still_vacant;
+    for (std::size_t index = 0; index < values->size(); ++index) {
+      if (is_vacant((*values)[index])) still_vacant.push_back(vacant[index]);
+    }
+    if (still_vacant.empty() && are_all) {
+      std::vector<Member> members;
+      for (std::size_t rank = 0; rank < values->size(); ++rank) {
+        const Place place{self.generation, static_cast<std::int64_t>(rank)};
+        auto member = read_record(place, (*values)[rank]);
+        if (!member) co_return fail(member.error());
+        members.push_back(std::move(*member));
+      }
+      co_return members;
+    }
+    if (still_vacant.empty()) {
+      vacant = keys;  // when they are back, others may have gone meanwhile
+      continue;
+    }
+    vacant = std::move(still_vacant);
+    const TimePoint next = after(loop.now(), backoff(kLookAgain, attempt, random));
+    co_await sleep_until(loop, next);
   }
-  co_return members;
 }
 
 // Whether they can be one group: no name twice, and devices that fit together.
@@ -173,19 +230,28 @@ Result<> check_all(const std::vector<Member>& members) {
   return check_devices(device_rows(members), Attendance::Complete);
 }
 
+// Who is not there.
+struct Absence {
+  std::vector<std::int64_t> missing;  // they have never come
+  std::vector<std::int64_t> gone;     // they have, and are not there any more
+};
+
 // Requires: `loop` and `store` outlive the task.
-Task<Result<std::vector<std::int64_t>>> find_missing(Loop& loop, store::Store& store,
-                                                     std::int64_t world_size) {
+Task<Result<Absence>> find_absent(Loop& loop, store::Store& store, std::int64_t world_size) {
   const auto generation = co_await read_generation(loop, store, 0);
   if (!generation) co_return fail(generation.error());
-  std::vector<std::int64_t> missing;
+  Absence absence;
   for (std::int64_t rank = 0; rank < world_size; ++rank) {
     std::string key = record_key(*generation, rank);
     const auto value = co_await store.try_get(std::move(key));
     if (!value) co_return fail(value.error());
-    if (!*value) missing.push_back(rank);
+    if (!*value) {
+      absence.missing.push_back(rank);
+    } else if (is_vacant(**value)) {
+      absence.gone.push_back(rank);
+    }
   }
-  co_return missing;
+  co_return absence;
 }
 
 // "rank 3", "ranks 1 and 3", "ranks 0, 2 and 5 to 9": exactly those, however many.
@@ -205,12 +271,21 @@ std::string name_ranks(const std::vector<std::int64_t>& ranks) {
                      runs.empty() ? "" : " and ", last);
 }
 
-std::string missing_text(const std::vector<std::int64_t>& missing, std::int64_t world_size,
-                         Duration waited) {
-  return fmt::format(
-      "{} of {} {} not come within {}; see whether they were started and still run, and with this "
-      "store and world size",
-      name_ranks(missing), world_size, missing.size() == 1 ? "has" : "have", describe(waited));
+std::string absence_text(const Absence& absence, std::int64_t world_size, Duration waited) {
+  const auto has = [](const std::vector<std::int64_t>& ranks) {
+    return ranks.size() == 1 ? "has" : "have";
+  };
+  constexpr std::string_view kAdvice =
+      "see whether they were started and still run, and with this store and world size";
+  const auto& [missing, gone] = absence;
+  if (missing.empty()) {
+    return fmt::format("{} of {} {} gone again, and not come back within {}; {}", name_ranks(gone),
+                       world_size, has(gone), describe(waited), kAdvice);
+  }
+  std::string text = fmt::format("{} of {} {} not come within {}; {}", name_ranks(missing),
+                                 world_size, has(missing), describe(waited), kAdvice);
+  if (!gone.empty()) text += fmt::format("; {} came and {} gone again", name_ranks(gone), has(gone));
+  return text;
 }
 
 // Who has met, in which generation.
@@ -221,8 +296,7 @@ struct Meeting {
 
 class StaticGroup final : public Group {
  public:
-  StaticGroup(Loop& loop, store::Store& store, WorkerInfo self, Meeting meeting,
-              GroupEvents& events)
+  StaticGroup(Loop& loop, store::Store& store, Member self, Meeting meeting, GroupEvents& events)
       : loop_(loop),
         store_(store),
         self_(std::move(self)),
@@ -238,7 +312,7 @@ class StaticGroup final : public Group {
     std::size_t rank = 0;
     while (rank < members_.size() && members_[rank].info.name() != name) ++rank;
     if (rank == members_.size()) {
-      co_return fail(ErrorKind::Invalid, unknown_destination_name_text(self_, name));
+      co_return fail(ErrorKind::Invalid, unknown_destination_name_text(self_.info, name));
     }
     const Place place{generation_, static_cast<std::int64_t>(rank)};
     std::string key = place.key();
@@ -250,12 +324,17 @@ class StaticGroup final : public Group {
                                  "been started again",
                                  members_[rank].info.describe()));
     }
+    if (is_vacant(**value)) {
+      co_return fail(ErrorKind::Closed,
+                     fmt::format("{} has left", members_[rank].info.describe()));
+    }
     auto found = read_record(place, **value);
     if (!found) co_return found;
-    // The name of a rank never changes.
+    // The name of a rank never changes while it is in use.
     if (found->info.name() != name) {
-      co_return corrupt_value(place.key(),
-                              fmt::format("it is the record of {}", found->info.describe()));
+      co_return fail(ErrorKind::Closed,
+                     fmt::format("{} has left, and {} has its place",
+                                 members_[rank].info.describe(), found->info.describe()));
     }
     if (*found != members_[rank]) {
       members_[rank] = *found;
@@ -265,53 +344,93 @@ class StaticGroup final : public Group {
   }
 
   void suspect(const Member&) override {}
-  Task<Result<>> leave(TimePoint) override { co_return Result<>(); }
+  Task<Result<>> leave(TimePoint deadline) override {
+    if (!has_ended_) {
+      Member self = self_;
+      co_await vacate(loop_, store_, std::move(self), generation_, kLeft, deadline);
+    }
+    co_return Result<>();
+  }
 
   Task<Result<>> end(TimePoint deadline) override {
-    auto ending = count_up(loop_, store_, generation_, static_cast<std::uint64_t>(self_.id()));
+    auto ending = count_up(loop_, store_, generation_, self_.incarnation);
     std::string what = "the store does not answer";
     auto ended = co_await with_deadline(loop_, deadline, std::move(ending), std::move(what));
+    has_ended_ = ended.has_value();
     co_return ended;
   }
 
  private:
   Loop& loop_;
   store::Store& store_;
-  const WorkerInfo self_;
+  const Member self_;
   const std::int64_t generation_;
   std::vector<Member> members_;  // by rank
+  bool has_ended_ = false;
   GroupEvents& events_;
 };
 
-// Comes to the group and waits for the others, without the last look for who is missing.
+// How far a worker has come that may have to give up.
+struct Progress {
+  std::optional<std::int64_t> generation;  // in which its record may be
+  // Whether others may have met before it came; until that is known, they may have.
+  bool comes_late = true;
+};
+
+// Comes to the group and waits for the others, without the last look for who is missing. Requires:
+// `progress` outlives the task as well.
 Task<Result<Meeting>> meet(Loop& loop, store::Store& store, Member self, std::int64_t world_size,
-                           TimePoint deadline) {
+                           TimePoint deadline, Progress& progress) {
   const auto agreed = co_await agree_on_kind(loop, store, world_size, self.incarnation);
   if (!agreed) co_return fail(agreed.error());
-  const auto rank = static_cast<std::size_t>(self.info.id());
+  const std::int64_t rank = self.info.id();
   const std::uint64_t incarnation = self.incarnation;
   const auto generation = co_await read_generation(loop, store, incarnation);
   if (!generation) co_return fail(generation.error());
+  progress.generation = *generation;
   const auto written = co_await write_record(loop, store, std::move(self), *generation);
   if (!written) co_return fail(written.error());
-  auto members = co_await read_all(store, *generation, world_size, deadline);
+  progress.comes_late = *written;
+  const Place place{*generation, rank};
+  auto members = co_await read_all(loop, store, place, world_size, deadline);
   if (!members) co_return fail(members.error());
-  if ((*members)[rank].incarnation != incarnation) {
+  if ((*members)[static_cast<std::size_t>(rank)].incarnation != incarnation) {
     // Somebody of our name and rank came after us. It cannot know that we still run, but we do.
-    co_return fail(ErrorKind::Invalid, duplicate_id_text(static_cast<std::int64_t>(rank)));
+    co_return fail(ErrorKind::Invalid, duplicate_id_text(rank));
   }
   auto fit = check_all(*members);
   if (!fit) {
     // All find the same, and none stays. Those that come again must not meet what was wrong here;
     // but a worker that was started again, with other devices, does not end the group of the
     // others.
-    if (!*written) {
+    if (!progress.comes_late) {
       const auto ended = co_await count_up(loop, store, *generation, incarnation);
       if (!ended) log::debug("rpc", "a group that failed stays behind: {}", ended.error().message);
+      progress.generation.reset();  // others may still have to find what was wrong
     }
     co_return fail(std::move(fit.error()));
   }
   co_return Meeting{*generation, std::move(*members)};
+}
+
+// Why not all have come, as far as that can be found out.
+Task<Error> explain_timeout(Loop& loop, store::Store& store, std::int64_t world_size,
+                            Duration waited, TimePoint deadline) {
+  auto looking = find_absent(loop, store, world_size);
+  std::string silent = "the store does not answer";
+  const auto absence = co_await with_deadline(loop, deadline, std::move(looking), std::move(silent));
+  std::string text;
+  if (!absence) {
+    text = fmt::format(
+        "not all {} ranks have come within {}, and who is missing could not be found out: {}",
+        world_size, describe(waited), absence.error().message);
+  } else if (absence->missing.empty() && absence->gone.empty()) {
+    text = fmt::format("all {} ranks have come, but not within {}", world_size, describe(waited));
+  } else {
+    text = absence_text(*absence, world_size, waited);
+  }
+  Error error{ErrorKind::Timeout, std::move(text)};
+  co_return error;
 }
 
 }  // namespace
@@ -326,33 +445,26 @@ Task<Result<std::unique_ptr<Group>>> join_static_group(Loop& loop, store::Store&
                                                    self.info.describe(), world_size));
   }
   const TimePoint since = loop.now();
-  const WorkerInfo me = self.info;
-  auto meeting = meet(loop, store, std::move(self), world_size, deadline);
+  Progress progress;
+  auto meeting = meet(loop, store, self, world_size, deadline, progress);
   std::string what = "the store does not answer";
   auto met = co_await with_deadline(loop, deadline, std::move(meeting), std::move(what));
   if (met) {
     std::unique_ptr<Group> group =
-        std::make_unique<StaticGroup>(loop, store, me, std::move(*met), events);
+        std::make_unique<StaticGroup>(loop, store, std::move(self), std::move(*met), events);
     co_return group;
   }
-  if (met.error().kind != ErrorKind::Timeout) co_return fail(met.error());
-
-  const Duration waited = loop.now() - since;
+  Error error = met.error();
   const TimePoint latest = after(loop.now(), kLastLookMax);
-  auto looking = find_missing(loop, store, world_size);
-  std::string silent = "the store does not answer";
-  const auto missing = co_await with_deadline(loop, latest, std::move(looking), std::move(silent));
-  if (!missing) {
-    co_return fail(ErrorKind::Timeout,
-                   fmt::format("not all {} ranks have come within {}, and who is missing could not "
-                               "be found out: {}",
-                               world_size, describe(waited), missing.error().message));
+  if (error.kind == ErrorKind::Timeout) {
+    const Duration waited = loop.now() - since;
+    error = co_await explain_timeout(loop, store, world_size, waited, latest);
   }
-  if (missing->empty()) {
-    co_return fail(ErrorKind::Timeout, fmt::format("all {} ranks have come, but not within {}",
-                                                   world_size, describe(waited)));
+  if (progress.generation) {
+    const std::string_view how = progress.comes_late ? kLeft : kGaveUp;
+    co_await vacate(loop, store, std::move(self), *progress.generation, how, latest);
   }
-  co_return fail(ErrorKind::Timeout, missing_text(*missing, world_size, waited));
+  co_return fail(std::move(error));
 }
 
 }  // namespace muster::rpc

@@ -274,6 +274,99 @@ TEST_F(StaticGroupTest, MeetsUnderOtherNamesAfterOneThatWasNotUnique) {
   }
 }
 
+// ---- those who go without an end
+
+TEST_F(StaticGroupTest, WaitsForOneThatGaveUpBeforeTheOthersCame) {
+  GroupWorker& early = start("b", 1, 3);
+  loop.advance(2s);
+  EXPECT_TRUE(failed_with(early.error, ErrorKind::Timeout, "ranks 0 and 2 of 3 have not come"));
+  start("a", 0, 3);
+  GroupWorker& c = start("c", 2, 3, 3s);
+  EXPECT_FALSE(c.done());
+  loop.advance(2s);
+  EXPECT_TRUE(failed_with(workers[1].error, ErrorKind::Timeout,
+                          "rank 1 of 3 has gone again, and not come back within 2s; see whether"));
+  // One that has gone meanwhile is not there either when the first one is back.
+  start("b", 1, 3);
+  EXPECT_FALSE(c.done());
+  start("a", 0, 3);
+  ASSERT_TRUE(loop.run_until([&] { return c.done(); }, loop.now() + 1s));
+  ASSERT_NE(c.group, nullptr) << c.error->message;
+  EXPECT_EQ(c.members, (std::vector<Member>{workers[4].self, workers[3].self, c.self}));
+  EXPECT_EQ(workers[3].members, c.members);
+  EXPECT_EQ(workers[4].members, c.members);
+}
+
+TEST_F(StaticGroupTest, NamesThoseWhoHaveGoneBesideThoseWhoNeverCame) {
+  start("a", 0, 4);
+  loop.advance(500ms);
+  start("c", 2, 4);
+  loop.advance(2s);
+  EXPECT_TRUE(failed_with(workers[1].error, ErrorKind::Timeout,
+                          "world size; rank 0 came and has gone again"));
+}
+
+TEST_F(StaticGroupTest, IsFollowedByAnotherWhenAllHaveLeftWithoutItsEnd) {
+  for (const std::string first : {"a", "x"}) {  // the name may be another, too
+    workers.clear();
+    start(first, 0, 2);
+    start("b", 1, 2);
+    ASSERT_TRUE(loop.run_until([&] { return workers[0].done(); }, loop.now() + 1s));
+    ASSERT_TRUE(workers[0].group && workers[1].group);
+    for (GroupWorker& worker : workers) {
+      EXPECT_TRUE(loop.block_on(worker.group->leave(loop.now() + 1s)));
+    }
+  }
+  GroupWorker& b = start("b", 1, 2);
+  loop.advance(1s);
+  EXPECT_FALSE(b.done());
+  GroupWorker& a = start("a", 0, 2);
+  ASSERT_TRUE(loop.run_until([&] { return b.done(); }, loop.now() + 1s));
+  ASSERT_TRUE(a.group && b.group);
+  EXPECT_EQ(b.members, (std::vector<Member>{a.self, b.self}));
+}
+
+TEST_F(StaticGroupTest, TakesBackOneThatHasLeftAndComesAgain) {
+  GroupWorker& a = start("a", 0, 2);
+  GroupWorker& b = start("b", 1, 2);
+  EXPECT_TRUE(loop.block_on(b.group->leave(loop.now() + 1s)));
+  const auto gone = look_up(a, "b");
+  ASSERT_FALSE(gone);
+  EXPECT_EQ(gone.error(), (Error{ErrorKind::Closed, "WorkerInfo(id=1, name=b) has left"}));
+  GroupWorker& again = start("b", 1, 2);
+  ASSERT_NE(again.group, nullptr);
+  EXPECT_EQ(*look_up(a, "b"), again.self);
+  // Its former self has no say any more.
+  EXPECT_TRUE(loop.block_on(b.group->leave(loop.now() + 1s)));
+  EXPECT_EQ(*look_up(a, "b"), again.self);
+  EXPECT_TRUE(loop.block_on(again.group->leave(loop.now() + 1s)));
+  ASSERT_NE(start("c", 1, 2).group, nullptr);
+  EXPECT_EQ(look_up(a, "b").error().message,
+            "WorkerInfo(id=1, name=b) has left, and WorkerInfo(id=1, name=c) has its place");
+}
+
+TEST_F(StaticGroupTest, DoesNotEndForOthersWhenOneThatComesLateDoesNotFit) {
+  GroupWorker& a = start("a", 0, 2);
+  GroupWorker& b = start("b", 1, 2);
+  EXPECT_TRUE(loop.block_on(b.group->leave(loop.now() + 1s)));
+  EXPECT_TRUE(failed_with(start("a", 1, 2).error, ErrorKind::Invalid, "is not unique"));
+  GroupWorker& again = start("b", 1, 2);
+  ASSERT_NE(again.group, nullptr) << again.error->message;
+  EXPECT_EQ(again.members, (std::vector<Member>{a.self, again.self}));
+}
+
+TEST_F(StaticGroupTest, IsLeftSoonWhenTheStoreIsGone) {
+  FaultyStore faulty(*store);
+  GroupWorker worker(loop, faulty, member("a", 0, 1));
+  worker.join_static(1, loop.now() + 1s);
+  loop.run_until_idle();
+  ASSERT_NE(worker.group, nullptr);
+  faulty.unreachable = true;
+  worker.leave(loop.now() + 5s);
+  ASSERT_TRUE(loop.run_until([&] { return worker.left.has_value(); }, loop.now() + 1s));
+  EXPECT_TRUE(*worker.left);
+}
+
 // ---- over the network
 
 class NetworkedStaticGroup : public store::testing::TcpStoreBase,
@@ -315,6 +408,26 @@ TEST_P(NetworkedStaticGroup, NamesTheMissing) {  // S188
   ASSERT_TRUE(loop.run_until([&] { return a.done() && b.done(); }, loop.now() + 3s));
   EXPECT_TRUE(failed_with(a.error, ErrorKind::Timeout, "ranks 1 and 3 of 4 have not come within"));
   EXPECT_TRUE(failed_with(b.error, ErrorKind::Timeout, "ranks 1 and 3 of 4 have not come within"));
+}
+
+TEST_P(NetworkedStaticGroup, WaitsForThoseWhoHaveLeft) {
+  GroupWorker a(client_host.loop(), *store, member("a", 0, 1));
+  GroupWorker b(writer_host.loop(), *writer, member("b", 1, 2));
+  a.join_static(2, loop.now() + 2s);
+  b.join_static(2, loop.now() + 2s);
+  ASSERT_TRUE(loop.run_until([&] { return a.done() && b.done(); }, loop.now() + 10s));
+  a.leave(loop.now() + 5s);
+  b.leave(loop.now() + 5s);
+  ASSERT_TRUE(loop.run_until([&] { return a.left && b.left; }, loop.now() + 1s));
+  GroupWorker c(client_host.loop(), *store, member("a", 0, 3));
+  GroupWorker d(writer_host.loop(), *writer, member("b", 1, 4));
+  c.join_static(2, loop.now() + 5s);
+  loop.advance(1s);
+  EXPECT_FALSE(c.done());
+  d.join_static(2, loop.now() + 5s);
+  ASSERT_TRUE(loop.run_until([&] { return c.done() && d.done(); }, loop.now() + 1s));
+  ASSERT_TRUE(c.group && d.group);
+  EXPECT_EQ(c.members, (std::vector<Member>{c.self, d.self}));
 }
 
 TEST_P(NetworkedStaticGroup, FailsInBoundedTimeWhenTheStoreFallsSilent) {
