@@ -336,7 +336,7 @@ bool Keeper::wait_until(TimePoint deadline,
                                    [&] { return holds(ledger_.counters()); });
 }
 
-void Keeper::clean_up(Duration patience) {
+void Keeper::settle_and_end_users(Duration patience) {
   const SystemClock clock;
   const auto settled = [](const Ledger::Counters& now) {
     return now.pending_users == 0 && now.pending_children == 0;
@@ -349,6 +349,19 @@ void Keeper::clean_up(Duration patience) {
     ledger_.end_users(out);
     ledger_.end_unforked_owners(out);
   });
+}
+
+void Keeper::end_users(Duration patience) {
+  settle_and_end_users(patience);
+  const SystemClock clock;
+  const auto heard = [](const Ledger::Counters& now) { return now.pending_futures == 0; };
+  // If not, they notice that this worker has left.
+  (void)wait_until(after(clock.now(), patience), heard);
+}
+
+void Keeper::clean_up(Duration patience) {
+  settle_and_end_users(patience);
+  const SystemClock clock;
   const auto alone = [](const Ledger::Counters& now) {
     return now.owner_rrefs == 0 && now.pending_futures == 0;
   };

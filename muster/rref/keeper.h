@@ -128,6 +128,9 @@ class Keeper final : public rpc::References, public std::enable_shared_from_this
   // others have ended theirs to what is owned here; each of the two steps for as long as
   // `patience`. What is left is logged. May be called twice.
   void clean_up(Duration patience);
+  // This worker leaves, and others stay: ends the references of this one and waits until their
+  // owners know, each for as long as `patience`. What others refer to here is theirs to give up.
+  void end_users(Duration patience);
   // Nothing is sent any more. A line for each reference that another worker still has.
   std::string stop();
 
@@ -140,6 +143,7 @@ class Keeper final : public rpc::References, public std::enable_shared_from_this
   using GoOn = std::function<void(const rpc::CallError*)>;
   class CreationSink;
 
+  void settle_and_end_users(Duration patience);
   // Carries out what the ledger has decided.
   void carry_out(Effects effects);
   void send(const Effects::Send& send);

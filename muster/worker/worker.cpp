@@ -80,6 +80,9 @@ Result<std::int64_t> number_from(const char* name) {
 
 // How long references may take to be settled when all calls have ended.
 constexpr Duration kCleanUpMax = std::chrono::seconds(100);
+// Likewise, of a worker that leaves a dynamic group: until then the others wait for it wherever all
+// gather, and what it holds is released when it has left.
+constexpr Duration kLeaveCleanUpMax = std::chrono::seconds(5);
 
 // What `init` makes of its options and the environment.
 struct Plan {
@@ -359,8 +362,9 @@ CallResult<> shutdown(ShutdownOptions options) {
   if (options.graceful) {
     const auto names = names_of(*agent);
     outcome = wait_for_all(state, *agent, options.timeout);
-    if (!agent->is_static()) state.gather.part(*agent);
-    if (outcome && options.end_references) {
+    if (outcome && !agent->is_static()) {
+      keeper->end_users(kLeaveCleanUpMax);
+    } else if (outcome && options.end_references) {
       options.end_references();
     } else if (outcome) {
       keeper->clean_up(kCleanUpMax);
@@ -379,6 +383,8 @@ CallResult<> shutdown(ShutdownOptions options) {
       outcome = call_failed({CallErrorKind::Rejected, leaks, "", false});
     }
   }
+  // Just before it leaves, for nobody leads the others between the two.
+  if (options.graceful && !agent->is_static()) state.gather.part(*agent);
   agent->shutdown();
   (void)clear_current_agent();  // the program may have done it itself
   std::unique_ptr<FunctionServer> server;

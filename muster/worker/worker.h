@@ -70,6 +70,7 @@ struct ShutdownOptions {
   // line "Leaking RRef … with fork Id …" for each.
   bool ignores_leaks = true;
   // What ends the references of this worker once nothing is left to do; nothing: end_references.
+  // Not asked in a dynamic group, which this worker leaves while others stay.
   std::function<void()> end_references{};
 };
 // Whatever it answers, RPC has ended on this worker; but for Rejected, when it cannot even begin:
@@ -101,7 +102,7 @@ CallResult<std::map<std::string, std::string>> gather(std::vector<std::string> n
                                                       std::string value,
                                                       std::optional<Duration> timeout = {});
 // Ends the references of this worker, and waits until the others have ended theirs to its values;
-// each of the two for as long as `patience`. A graceful shutdown does it.
+// each of the two for as long as `patience`. A graceful shutdown of a static group does it.
 void end_references(Duration patience);
 // The figures of docs/rpc.md, by name.
 std::map<std::string, std::string> metrics();

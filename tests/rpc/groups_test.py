@@ -484,6 +484,16 @@ class Barrier(Case):
             worker.tell("shutdown graceful")
         self.assertEqual([worker.answers() for worker in workers], [["ok"] * 3] * 3)
 
+    def test_the_leader_may_leave_while_others_refer_to_what_it_owns(self):
+        leader, stays = self.workers(2)
+        self.assertEqual(leader.ask("init worker0 0"), "ok")
+        self.assertEqual(stays.ask("init worker1 1"), "ok")
+        self.assertEqual(stays.ask("make worker0 7"), "ok 7")
+        stays.tell("barrier")
+        self.assertEqual(leader.ask("shutdown graceful"), "ok")
+        self.assertEqual(stays.answer(), "ok")
+        self.assertEqual(stays.ask("workers"), "ok worker1")
+
 
 if __name__ == "__main__":
     muster.main()
