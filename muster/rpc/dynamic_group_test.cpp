@@ -175,10 +175,10 @@ TEST_F(DynamicGroupTest, LooksAtOnceAtAMemberWhoseConnectionBroke) {
       six.back().join_dynamic({}, loop.now() + 1min);
       ASSERT_TRUE(settle([&] { return six.back().group != nullptr; }));
     }
-    // Both observers of the third die with it: it is nobody's business until they are out.
+    // Both observers of the third die with it: it is nobody's business until they seem to be gone.
     for (std::size_t index = 0; index < 3; ++index) six[index].die();
     if (suspected) six[4].group->suspect(six[2].self);
-    loop.advance(7s);
+    loop.advance(6s);
     EXPECT_EQ(six[5].names(),
               suspected ? (Names{"w3", "w4", "w5"}) : (Names{"w2", "w3", "w4", "w5"}));
     loop.advance(7s);
@@ -429,6 +429,22 @@ TEST_F(DynamicGroupTest, RefusesALeaseThatOneLateRenewalWouldEnd) {
   GroupWorker other(loop, *store, member("a", 0, 1));
   other.join_dynamic({.renew_interval = 0s, .lease = 1s}, kNever);
   EXPECT_TRUE(failed_with(other.error, ErrorKind::Invalid, "too short"));
+}
+
+TEST_F(DynamicGroupTest, TakesOutAllWhoDieAtOnceWithinTwoLeases) {
+  for (std::int64_t id = 0; id < 16; ++id) join("w" + std::to_string(id), id);
+  // The lowest by id and by incarnation.
+  for (std::size_t index = 0; index < 8; ++index) workers[index].die();
+  const auto are_out = [&] {
+    for (std::size_t index = 8; index < 16; ++index) {
+      if (workers[index].members.size() != 8) return false;
+    }
+    return true;
+  };
+  EXPECT_TRUE(settle(are_out, 2 * GroupOptions().lease));
+  loop.advance(1min);
+  EXPECT_TRUE(are_out());
+  EXPECT_EQ(keys().size(), 2U + 8U);
 }
 
 }  // namespace

@@ -151,15 +151,26 @@ std::optional<Lease> decode_lease(std::string_view text) {
 }
 
 std::vector<std::uint64_t> Leases::whom_to_watch(const MemberList& list, std::uint64_t self) const {
-  bool watches_all = false;
-  for (std::size_t index = 0; index < list.members.size() && index < kObserverCount; ++index) {
-    watches_all = watches_all || list.members[index].incarnation == self;
+  std::vector<std::uint64_t> order;
+  for (const Member& member : list.members) order.push_back(member.incarnation);
+  std::sort(order.begin(), order.end());
+  const std::size_t observer_count = std::min(kObserverCount, order.size());
+  Incarnations wanted(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(observer_count));
+  const bool watches_all = wanted.contains(self);
+  const bool are_silent = std::all_of(wanted.begin(), wanted.end(),
+                                      [this](std::uint64_t one) { return is_silent(one); });
+  if (are_silent && !watches_all) {
+    const auto place = std::upper_bound(order.begin(), order.end(), self);
+    std::rotate(order.begin(), place, order.end());
+    for (std::size_t index = 0; index < order.size() && index < kFollowersMax; ++index) {
+      wanted.insert(order[index]);
+    }
   }
   std::vector<std::uint64_t> whom;
-  for (std::size_t index = 0; index < list.members.size(); ++index) {
-    const std::uint64_t other = list.members[index].incarnation;
+  for (const Member& member : list.members) {
+    const std::uint64_t other = member.incarnation;
     if (other == self) continue;
-    if (watches_all || index < kObserverCount || suspects_.contains(other)) whom.push_back(other);
+    if (watches_all || wanted.contains(other) || suspects_.contains(other)) whom.push_back(other);
   }
   return whom;
 }
@@ -188,6 +199,11 @@ void Leases::note(std::uint64_t incarnation, std::string_view value, TimePoint w
 bool Leases::is_over(std::uint64_t incarnation) const {
   const auto sight = sights_.find(incarnation);
   return sight != sights_.end() && sight->second.silence >= lease_;
+}
+
+bool Leases::is_silent(std::uint64_t incarnation) const {
+  const auto sight = sights_.find(incarnation);
+  return sight != sights_.end() && sight->second.silence >= lease_ / 2;
 }
 
 bool Leases::was_renewed(std::uint64_t incarnation) const {

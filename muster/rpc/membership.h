@@ -70,15 +70,18 @@ std::optional<Lease> decode_lease(std::string_view text);
 // should have been: an observer that was stopped, or whose store was away, has not seen anybody be
 // silent meanwhile.
 //
-// To observe everybody would cost each member N reads. So the two members of the lowest ids observe
-// all others, and all others observe those two: whoever dies, somebody notices, and if both
-// observers die at once, the next two take over one lease later.
+// To observe everybody would cost each member N reads. So the two members of the lowest
+// incarnations observe all others, and all others observe those two: whoever dies, somebody
+// notices. Incarnations are random, unlike ids, so that a machine that dies seldom takes both
+// observers with it. If they are silent all the same, each of the others looks for itself, until
+// they are out: at those who follow it by incarnation, which is everybody in a group that is not
+// very large.
 class Leases {
  public:
   // `look_interval`: how often the observer means to look.
   Leases(Duration lease, Duration look_interval) : lease_(lease), look_interval_(look_interval) {}
 
-  // Whom the member `self` looks at now, by id.
+  // Whom the member `self` looks at now, in the order of the list.
   std::vector<std::uint64_t> whom_to_watch(const MemberList& list, std::uint64_t self) const;
   // Looks at this one, too, until it is over or has been renewed.
   void suspect(std::uint64_t incarnation);
@@ -101,6 +104,11 @@ class Leases {
     bool renewed = false;
   };
   static constexpr std::size_t kObserverCount = 2;
+  // So many each of the others looks at when the observers are silent.
+  static constexpr std::size_t kFollowersMax = 64;
+
+  // It has been silent for so long that somebody else should do its work.
+  bool is_silent(std::uint64_t incarnation) const;
 
   const Duration lease_;
   const Duration look_interval_;

@@ -243,5 +243,40 @@ TEST(Leases, OfSuspectsAreLookedAtUntilTheyAreRenewed) {
   EXPECT_EQ(leases.whom_to_watch(list, 13), (Whom{10, 11}));
 }
 
+TEST(Leases, AreObservedByTheLowestIncarnationsWhateverTheirIds) {
+  const MemberList list =
+      list_of(1, {member("a", 0, 13), member("b", 1, 10), member("c", 5, 12), member("d", 9, 11)});
+  const Leases leases(5s, 1s);
+  EXPECT_EQ(leases.whom_to_watch(list, 10), (Whom{13, 12, 11}));
+  EXPECT_EQ(leases.whom_to_watch(list, 11), (Whom{13, 10, 12}));
+  EXPECT_EQ(leases.whom_to_watch(list, 13), (Whom{10, 11}));
+}
+
+TEST(Leases, AreObservedByTheOthersWhenBothObserversAreSilent) {
+  MemberList list = list_of(1, {});
+  for (std::int64_t id = 0; id < 100; ++id) {
+    list.members.push_back(
+        member("w" + std::to_string(id), id, static_cast<std::uint64_t>(id) + 1));
+  }
+  Leases leases(6s, 1s);
+  const auto look = [&](TimePoint when, std::string_view second) {
+    leases.note(1, "x", when);
+    leases.note(2, second, when);
+  };
+  for (int second = 0; second < 6; ++second) look(at(second * 1s), std::to_string(second));
+  EXPECT_EQ(leases.whom_to_watch(list, 99), (Whom{1, 2}));  // one is enough
+  look(at(6s), "x");
+  look(at(8s), "x");
+  EXPECT_EQ(leases.whom_to_watch(list, 99), (Whom{1, 2}));
+  look(at(9s), "x");
+  const Whom whom = leases.whom_to_watch(list, 99);
+  ASSERT_EQ(whom.size(), 64U);
+  EXPECT_EQ(whom.front(), 1U);
+  EXPECT_EQ(whom[62], 63U);
+  EXPECT_EQ(whom.back(), 100U);
+  look(at(10s), "y");
+  EXPECT_EQ(leases.whom_to_watch(list, 99), (Whom{1, 2}));
+}
+
 }  // namespace
 }  // namespace muster::rpc
