@@ -229,8 +229,8 @@ Task<void> DynamicGroup::follow() {
 }
 
 Task<bool> DynamicGroup::take(MemberList list) {
-  if (list.version < entered_.version) {
-    // From before we came (back), or the store has lost the list: what is there now?
+  if (list.version < list_.version) {
+    // From before a list that we have read meanwhile, or the store has lost it: what is there now?
     auto now = co_await board_.read();
     if (!now) co_return false;
     list = std::move(*now);

@@ -447,5 +447,30 @@ TEST_F(DynamicGroupTest, TakesOutAllWhoDieAtOnceWithinTwoLeases) {
   EXPECT_EQ(keys().size(), 2U + 8U);
 }
 
+TEST_F(DynamicGroupTest, NeverGoesBackToAnOlderListThanItHasToldOf) {
+  sim::LocalLoop own(loop);
+  ChaoticStore late(own, *store, 1);
+  late.delay_min = 50ms;
+  late.delay_max = 0ms;
+  GroupWorker a(own, late, member("a", 0, 100));
+  a.join_dynamic({}, loop.now() + 1min);
+  ASSERT_TRUE(settle([&] { return a.group != nullptr; }));
+  GroupWorker& b = join("b", 1);
+  // It is taken out and comes back; others come while it still hears of that.
+  own.stop();
+  ASSERT_TRUE(settle([&] { return b.names() == Names{"b"}; }, 8s));
+  join("c", 2);
+  std::size_t most = 0;
+  a.when_told = [&] {
+    if (most == 0) start("d", 3);
+    EXPECT_GE(a.members.size(), most);
+    most = a.members.size();
+  };
+  own.resume();
+  ASSERT_TRUE(settle([&] { return a.names() == Names{"a", "b", "c", "d"}; }, 3s));
+  loop.advance(3s);
+  EXPECT_EQ(a.names(), (Names{"a", "b", "c", "d"}));
+}
+
 }  // namespace
 }  // namespace muster::rpc
