@@ -6,7 +6,7 @@
 //
 // A group that all its workers have ended together may be followed by another one in the same
 // store. Each of them counts the generation up before it is done, so whoever comes again finds
-// nothing of the last one. A worker that dies and is started again finds the generation of the
+// nothing of the last one, and takes its record out. A worker that dies and is started again finds the generation of the
 // others.
 //
 // A worker that goes without that, because it waited in vain or was told to stop, says so in the
@@ -320,8 +320,8 @@ class StaticGroup final : public Group {
     if (!value) co_return fail(value.error());
     if (!*value) {
       co_return fail(ErrorKind::Closed,
-                     fmt::format("the record of {} is gone from the store; the store may have "
-                                 "been started again",
+                     fmt::format("the record of {} is gone from the store: its group has ended, or "
+                                 "the store was started again",
                                  members_[rank].info.describe()));
     }
     if (is_vacant(**value)) {
@@ -353,14 +353,24 @@ class StaticGroup final : public Group {
   }
 
   Task<Result<>> end(TimePoint deadline) override {
-    auto ending = count_up(loop_, store_, generation_, self_.incarnation);
+    auto ending = end_on_store();
     std::string what = "the store does not answer";
     auto ended = co_await with_deadline(loop_, deadline, std::move(ending), std::move(what));
-    has_ended_ = ended.has_value();
     co_return ended;
   }
 
  private:
+  Task<Result<>> end_on_store() {
+    const auto ended = co_await count_up(loop_, store_, generation_, self_.incarnation);
+    if (!ended) co_return fail(ended.error());
+    has_ended_ = true;
+    // Nobody looks for it any more.
+    std::string key = record_key(generation_, self_.info.id());
+    const auto dropped = co_await store_.delete_key(std::move(key));
+    if (!dropped) log::debug("rpc", "a record stays behind: {}", dropped.error().message);
+    co_return Result<>();
+  }
+
   Loop& loop_;
   store::Store& store_;
   const Member self_;

@@ -274,6 +274,30 @@ TEST_F(StaticGroupTest, MeetsUnderOtherNamesAfterOneThatWasNotUnique) {
   }
 }
 
+TEST_F(StaticGroupTest, LeavesNothingOfItselfBehindWhenItHasEnded) {
+  for (int generation = 0; generation < 5; ++generation) {
+    workers.clear();
+    start("a", 0, 2);
+    start("b", 1, 2);
+    for (GroupWorker& worker : workers) {
+      ASSERT_NE(worker.group, nullptr);
+      EXPECT_TRUE(loop.block_on(worker.group->end(loop.now() + 1s)));
+      EXPECT_TRUE(loop.block_on(worker.group->leave(loop.now() + 1s)));
+    }
+    EXPECT_EQ(*loop.block_on(store->list_keys("")), (Names{"generation", "kind"}));
+  }
+}
+
+TEST_F(StaticGroupTest, EndsThoughTheStoreCannotDelete) {
+  FaultyStore faulty(*store);
+  faulty.cannot_delete = true;
+  GroupWorker worker(loop, faulty, member("a", 0, 1));
+  worker.join_static(1, loop.now() + 1s);
+  loop.run_until_idle();
+  ASSERT_NE(worker.group, nullptr);
+  EXPECT_TRUE(loop.block_on(worker.group->end(loop.now() + 1s)));
+}
+
 // ---- those who go without an end
 
 TEST_F(StaticGroupTest, WaitsForOneThatGaveUpBeforeTheOthersCame) {
