@@ -85,11 +85,11 @@ void AgentCore::set_tick() {
 
 Task<Result<>> AgentCore::join(store::Store& store, GroupEntry entry) {
   Random random = Random::from_system();
-  auto agreeing = agree_on_secret(loop_, store, random_id(random), entry.self.incarnation);
+  store_ = &store;
+  auto agreeing = agree_on_job(random_id(random));
   std::string what = "the store does not answer";
   auto agreed = co_await with_deadline(loop_, entry.deadline, std::move(agreeing), std::move(what));
-  if (!agreed) co_return fail(agreed.error());
-  around_.job = reception_->job = std::move(*agreed);
+  if (!agreed) co_return agreed;
   address_ = entry.self.address;
   is_static_ = entry.world_size.has_value();
   if (is_static_) {
@@ -110,6 +110,20 @@ Task<Result<>> AgentCore::join(store::Store& store, GroupEntry entry) {
   if (!group) co_return fail(group.error());
   group_ = std::move(*group);
   co_return Result<>();
+}
+
+Task<Result<>> AgentCore::agree_on_job(std::string mine) {
+  auto agreed = co_await agree_on_secret(loop_, *store_, std::move(mine), incarnation());
+  if (!agreed) co_return fail(agreed.error());
+  around_.job = reception_->job = std::move(*agreed);
+  co_return Result<>();
+}
+
+// A store that has lost everything has lost the secret as well. Before this worker is in the list
+// again: whoever joins takes it for one that can be called.
+Task<Result<>> AgentCore::before_return() {
+  std::string mine = around_.job;
+  return agree_on_job(std::move(mine));
 }
 
 void AgentCore::accept(std::unique_ptr<Stream> stream, std::string where) {

@@ -116,6 +116,9 @@ class AgentCore final : private GroupEvents {
 
  private:
   void on_members(const std::vector<Member>& members) override;
+  Task<Result<>> before_return() override;
+  // So that `mine` is the secret of the job, or that of whoever was first.
+  Task<Result<>> agree_on_job(std::string mine);
   Task<Result<Member>> look_up(std::string name);
   // Of a static group, where nobody else tells: the last connection of a worker is gone; a worker
   // is dead; and whether one that connects is let in, see Reception.
@@ -160,6 +163,7 @@ class AgentCore final : private GroupEvents {
   // On the loop.
   std::unordered_map<ConnectionNumber, std::unique_ptr<Incoming>> incoming_;
   ConnectionNumber next_incoming_ = kNoConnection + 1;
+  store::Store* store_ = nullptr;  // since `join`
   std::unique_ptr<Group> group_;
   std::string address_;  // by which this worker knows itself among the members
   Timer expiry_;

@@ -60,6 +60,29 @@ TEST(AgentSim, AWorkerThatWasStoppedForLongerThanItsLeaseIsReachedAgain) {
   world.settle();
 }
 
+TEST(AgentSim, ANewcomerIsReachedThoughTheStoreHasLostEverything) {
+  for (const bool comes_first : {false, true}) {
+    World world(1, GroupKind::Dynamic, 3);
+    world.be_calm();
+    world.crash(2, sim::Crash::Loud);
+    world.loop().advance(20s);
+    world.empty_store();
+    if (!comes_first) world.loop().advance(10s);
+    world.start_again(2);
+    const auto all_know_all = [&] {
+      for (const std::size_t index : {0, 1, 2}) {
+        if (world.worker(index).known_names().size() != 3) return false;
+      }
+      return world.worker(2).has_joined();
+    };
+    ASSERT_TRUE(world.loop().run_until(all_know_all, world.loop().now() + 60s));
+    for (const std::size_t index : {0, 1}) {
+      EXPECT_TRUE(world.call(2, index));
+      EXPECT_TRUE(world.call(index, 2));
+    }
+  }
+}
+
 // S183
 TEST(AgentSim, EveryCallToAMemberThatStaysSucceedsHoweverManyComeAndGo) {
   constexpr std::size_t kCrowd = 50;

@@ -252,7 +252,8 @@ Task<bool> DynamicGroup::come_back() {
   // Not 0, which is nobody's.
   self_.incarnation = std::max<std::uint64_t>(1, random_.next());
   for (;;) {
-    const auto entered = co_await come_in();
+    Result<> entered = co_await events_.before_return();
+    if (entered) entered = co_await come_in();
     if (entered) break;
     if (entered.error().kind == ErrorKind::Invalid) {
       log::error(kPart, "{} stays out of its RPC group: {}", self_.info.describe(),

@@ -56,6 +56,9 @@ class GroupEvents {
   // list without this worker means that others have its name or id meanwhile: it is out for good.
   // Requires: does not destroy the group.
   virtual void on_members(const std::vector<Member>& members) = 0;
+  // This worker is out of a dynamic group and about to join it again, perhaps because the store has
+  // lost everything: what else it needs there is put back first. Tried again when it fails.
+  virtual Task<Result<>> before_return() { co_return Result<>(); }
 };
 
 class Group {

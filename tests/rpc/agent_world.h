@@ -457,6 +457,13 @@ class World {
     places_[index].back_at = loop_.now();
     come_back(index);
   }
+  // As when the server of the store is started again.
+  void empty_store() {
+    const auto keys = loop_.block_on(store_->list_keys(""));
+    for (const std::string& key : *keys) {
+      EXPECT_TRUE(loop_.block_on(store_->delete_key(key)));
+    }
+  }
   // Makes a call and runs until it has ended. Whether it was served.
   bool call(std::size_t from, std::size_t to) {
     const std::size_t tag = worker(from).call(to, std::nullopt, 0);
