@@ -84,6 +84,17 @@ constexpr Duration kCleanUpMax = std::chrono::seconds(100);
 // gather, and what it holds is released when it has left.
 constexpr Duration kLeaveCleanUpMax = std::chrono::seconds(5);
 
+// What tells a round of the job from others, as far as the launcher says so; the same for all
+// workers of the round.
+std::string round_of_job() {
+  if (const std::string round = environment("MUSTER_ROUND"); !round.empty()) return round;
+  const std::string restart_count = environment("TORCHELASTIC_RESTART_COUNT");
+  if (restart_count.empty() || environment("GROUP_WORLD_SIZE") == "1") return restart_count;
+  // Each agent of torchrun counts only the failures of its own workers. What all nodes are told
+  // alike is where rank 0 is, which most versions choose anew for each round, and how many come.
+  return fmt::format("{}/{}", environment("MASTER_PORT"), environment("WORLD_SIZE"));
+}
+
 // What `init` makes of its options and the environment.
 struct Plan {
   explicit Plan(const WorkerInfo& self) : agent(self) {}
@@ -185,11 +196,9 @@ Result<Plan> plan(const InitOptions& options) {
         made.agent.devices.set_device_count(options.device_support->device_count());
     if (!counted) return fail(counted.error());
   }
-  std::string round = environment("MUSTER_ROUND");
-  if (round.empty()) round = environment("TORCHELASTIC_RESTART_COUNT");
   made.group = !options.group.empty()
                    ? options.group
-                   : fmt::format("rpc/{}/{}", environment("TORCHELASTIC_RUN_ID"), round);
+                   : fmt::format("rpc/{}/{}", environment("TORCHELASTIC_RUN_ID"), round_of_job());
   const Duration for_ever = std::chrono::hours(24 * 365);
   const Duration by_default = options.timeout > Duration::zero() ? options.timeout : for_ever;
   made.patience = options.start_timeout.value_or(by_default);
