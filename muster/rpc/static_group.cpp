@@ -2,16 +2,17 @@
 //
 //   kind        what kind of group this is, and its size
 //   generation  how many groups have come to their end here; not there: none
-//   rank/G/N    the Member that has rank N in generation G, or that it has gone: see kGaveUp
+//   rank/G/N    the Member that has rank N in generation G, or that it has gone: see Record
 //
 // A group that all its workers have ended together may be followed by another one in the same
 // store. Each of them counts the generation up before it is done, so whoever comes again finds
-// nothing of the last one, and takes its record out. A worker that dies and is started again finds the generation of the
-// others.
+// nothing of the last one, and takes its record out. A worker that dies and is started again finds
+// the generation of the others.
 //
 // A worker that goes without that, because it waited in vain or was told to stop, says so in the
 // place of its record: nobody takes it for one who is there. Whoever has its rank next writes over
-// that. It is not deleted, since no PyTorch server can do that only if the record is still the same.
+// that. It is not deleted, since no PyTorch server can do that only if the record is still the
+// same.
 //
 // Only commands that every PyTorch server knows are used.
 #include "muster/base/log.h"
@@ -20,6 +21,7 @@
 #include "muster/rpc/group_store.h"
 #include "muster/rpc/member.h"
 #include "muster/rpc/texts.h"
+#include "muster/wire/codec.h"
 
 #include <fmt/format.h>
 
@@ -48,12 +50,28 @@ constexpr BackoffOptions kLookAgain = {.first = std::chrono::milliseconds(5),
 
 constexpr std::string_view kGenerationKey = "generation";
 
-// What stands where the record of a worker was that has gone: before all had come, or from a group
-// that had met.
+// What stands where the record of a worker was that has gone: before all had come; or from a group,
+// with the number of the meeting, in 8 bytes, and the record.
 constexpr std::string_view kGaveUp = "MusterRV1 gave up";
-constexpr std::string_view kLeft = "MusterRV1 left";
+constexpr std::string_view kLeft = "MusterRV1 left ";
 
-bool is_vacant(std::string_view bytes) { return bytes == kGaveUp || bytes == kLeft; }
+bool is_vacant(std::string_view bytes) { return bytes == kGaveUp || bytes.starts_with(kLeft); }
+
+// Of one that has never been.
+constexpr std::uint64_t kNoMeeting = 0;
+
+// Tells a meeting of these workers from all others.
+std::uint64_t number_of_meeting(const std::vector<Member>& members) {
+  std::uint64_t number = 0xcbf29ce484222325;  // FNV-1a, by words
+  for (const Member& member : members) number = (number ^ member.incarnation) * 0x100000001b3;
+  return number == kNoMeeting ? 1 : number;
+}
+
+std::string encode_left(const Member& member, std::uint64_t meeting) {
+  std::string out(kLeft);
+  wire::put(out, meeting);
+  return out + encode_member(member);
+}
 
 std::string record_key(std::int64_t generation, std::int64_t rank) {
   return fmt::format("rank/{}/{}", generation, rank);
@@ -67,14 +85,51 @@ struct Place {
   std::string key() const { return record_key(generation, rank); }
 };
 
-// What is in the store at `place`; nobody else's record may be there.
-Result<Member> read_record(Place place, std::string_view bytes) {
+// The Member in the store at `place`; nobody else's record may be there.
+Result<Member> read_member(Place place, std::string_view bytes) {
   const std::string key = place.key();
   Result<Member> member = decode_member(key, bytes);
   if (member && member->info.id() != place.rank) {
     return corrupt_value(key, fmt::format("it is the record of {}", member->info.describe()));
   }
   return member;
+}
+
+// What is in the store at a place.
+struct Record {
+  std::optional<Member> member;  // nothing: it gave up
+  // Once it has left: the last meeting it was at.
+  std::optional<std::uint64_t> left;
+};
+
+Result<Record> read_record(Place place, std::string_view bytes) {
+  Record record;
+  if (bytes == kGaveUp) return record;
+  if (bytes.starts_with(kLeft)) {
+    wire::Reader reader(bytes.substr(kLeft.size()));
+    record.left = reader.integer<std::uint64_t>();
+    if (reader.failed()) return corrupt_value(place.key(), "it is cut short");
+    bytes = reader.rest();
+  }
+  auto member = read_member(place, bytes);
+  if (!member) return fail(member.error());
+  record.member = std::move(*member);
+  return record;
+}
+
+// Whose records these are, by rank, if all of them are there. One that has left counts if it was at
+// just this meeting: it had met all of the others, who may only find out later.
+std::optional<std::vector<Member>> who_has_met(const std::vector<Record>& records) {
+  std::vector<Member> members;
+  for (const Record& record : records) {
+    if (!record.member) return std::nullopt;
+    members.push_back(*record.member);
+  }
+  const std::uint64_t meeting = number_of_meeting(members);
+  for (const Record& record : records) {
+    if (record.left && *record.left != meeting) return std::nullopt;
+  }
+  return members;
 }
 
 // Requires: `loop` and `store` outlive the task.
@@ -144,7 +199,7 @@ Task<Result<bool>> write_record(Loop& loop, store::Store& store, Member self,
       pause = retries.after_conflict();
     } else {
       if (!is_vacant(swapped->value)) {
-        const auto present = read_record(place, swapped->value);
+        const auto present = read_member(place, swapped->value);
         if (!present) co_return fail(present.error());
         if (present->info != self.info) {
           co_return fail(ErrorKind::Invalid, duplicate_id_text(place.rank));
@@ -168,9 +223,9 @@ Task<Result<bool>> write_record(Loop& loop, store::Store& store, Member self,
 // Says that `self` has gone, unless another has its place. Tried once, and not for long: what stays
 // then is as if it had died. Requires: `loop` and `store` outlive the task.
 Task<void> vacate(Loop& loop, store::Store& store, Member self, std::int64_t generation,
-                  std::string_view how, TimePoint deadline) {
+                  std::string how, TimePoint deadline) {
   std::string key = record_key(generation, self.info.id());
-  auto going = store.compare_set(std::move(key), encode_member(self), std::string(how));
+  auto going = store.compare_set(std::move(key), encode_member(self), std::move(how));
   const TimePoint latest = std::min(deadline, after(loop.now(), kVacateMax));
   std::string silent = "the store does not answer";
   const auto gone = co_await with_deadline(loop, latest, std::move(going), std::move(silent));
@@ -195,18 +250,18 @@ Task<Result<std::vector<Member>>> read_all(Loop& loop, store::Store& store, Plac
     const auto values = co_await store.multi_get(std::move(wanted), deadline);
     if (!values) co_return fail(values.error());
     std::vector<std::string> still_vacant;
+    std::vector<Record> records;
     for (std::size_t index = 0; index < values->size(); ++index) {
-      if (is_vacant((*values)[index])) still_vacant.push_back(vacant[index]);
+      const std::string& value = (*values)[index];
+      if (is_vacant(value)) still_vacant.push_back(vacant[index]);
+      if (!are_all) continue;
+      auto record = read_record({self.generation, static_cast<std::int64_t>(index)}, value);
+      if (!record) co_return fail(record.error());
+      records.push_back(std::move(*record));
     }
-    if (still_vacant.empty() && are_all) {
-      std::vector<Member> members;
-      for (std::size_t rank = 0; rank < values->size(); ++rank) {
-        const Place place{self.generation, static_cast<std::int64_t>(rank)};
-        auto member = read_record(place, (*values)[rank]);
-        if (!member) co_return fail(member.error());
-        members.push_back(std::move(*member));
-      }
-      co_return members;
+    if (are_all) {
+      auto members = who_has_met(records);
+      if (members) co_return std::move(*members);
     }
     if (still_vacant.empty()) {
       vacant = keys;  // when they are back, others may have gone meanwhile
@@ -284,7 +339,9 @@ std::string absence_text(const Absence& absence, std::int64_t world_size, Durati
   }
   std::string text = fmt::format("{} of {} {} not come within {}; {}", name_ranks(missing),
                                  world_size, has(missing), describe(waited), kAdvice);
-  if (!gone.empty()) text += fmt::format("; {} came and {} gone again", name_ranks(gone), has(gone));
+  if (!gone.empty()) {
+    text += fmt::format("; {} came and {} gone again", name_ranks(gone), has(gone));
+  }
   return text;
 }
 
@@ -302,6 +359,7 @@ class StaticGroup final : public Group {
         self_(std::move(self)),
         generation_(meeting.generation),
         members_(std::move(meeting.members)),
+        meeting_(number_of_meeting(members_)),
         events_(events) {
     events_.on_members(members_);
   }
@@ -325,10 +383,9 @@ class StaticGroup final : public Group {
                                  members_[rank].info.describe()));
     }
     if (is_vacant(**value)) {
-      co_return fail(ErrorKind::Closed,
-                     fmt::format("{} has left", members_[rank].info.describe()));
+      co_return fail(ErrorKind::Closed, fmt::format("{} has left", members_[rank].info.describe()));
     }
-    auto found = read_record(place, **value);
+    auto found = read_member(place, **value);
     if (!found) co_return found;
     // The name of a rank never changes while it is in use.
     if (found->info.name() != name) {
@@ -347,7 +404,8 @@ class StaticGroup final : public Group {
   Task<Result<>> leave(TimePoint deadline) override {
     if (!has_ended_) {
       Member self = self_;
-      co_await vacate(loop_, store_, std::move(self), generation_, kLeft, deadline);
+      std::string how = encode_left(self_, meeting_);
+      co_await vacate(loop_, store_, std::move(self), generation_, std::move(how), deadline);
     }
     co_return Result<>();
   }
@@ -376,6 +434,7 @@ class StaticGroup final : public Group {
   const Member self_;
   const std::int64_t generation_;
   std::vector<Member> members_;  // by rank
+  const std::uint64_t meeting_;
   bool has_ended_ = false;
   GroupEvents& events_;
 };
@@ -428,7 +487,8 @@ Task<Error> explain_timeout(Loop& loop, store::Store& store, std::int64_t world_
                             Duration waited, TimePoint deadline) {
   auto looking = find_absent(loop, store, world_size);
   std::string silent = "the store does not answer";
-  const auto absence = co_await with_deadline(loop, deadline, std::move(looking), std::move(silent));
+  const auto absence =
+      co_await with_deadline(loop, deadline, std::move(looking), std::move(silent));
   std::string text;
   if (!absence) {
     text = fmt::format(
@@ -471,8 +531,8 @@ Task<Result<std::unique_ptr<Group>>> join_static_group(Loop& loop, store::Store&
     error = co_await explain_timeout(loop, store, world_size, waited, latest);
   }
   if (progress.generation) {
-    const std::string_view how = progress.comes_late ? kLeft : kGaveUp;
-    co_await vacate(loop, store, std::move(self), *progress.generation, how, latest);
+    std::string how = progress.comes_late ? encode_left(self, kNoMeeting) : std::string(kGaveUp);
+    co_await vacate(loop, store, std::move(self), *progress.generation, std::move(how), latest);
   }
   co_return fail(std::move(error));
 }

@@ -4,6 +4,7 @@
 #include "muster/rpc/texts.h"
 #include "muster/sim/loop.h"
 #include "tests/rendezvous/faulty_store.h"
+#include "tests/rpc/chaotic_store.h"
 #include "tests/rpc/group_workers.h"
 #include "tests/server/tcp_store_base.h"
 
@@ -21,6 +22,7 @@ namespace {
 
 using namespace std::chrono_literals;
 using rendezvous::testing::FaultyStore;
+using testing::ChaoticStore;
 using testing::failed_with;
 using testing::GroupWorker;
 using testing::member;
@@ -194,6 +196,12 @@ TEST_F(StaticGroupTest, LeavesWhatItCannotReadAsItIs) {
   ASSERT_TRUE(loop.block_on(store->set("rank/0/0", encode_member(member("a", 0, 9)))));
   GroupWorker& again = start("a", 0, 2);
   EXPECT_TRUE(failed_with(again.error, ErrorKind::Corrupt, "\"rank/0/1\""));
+  for (const std::string left : {"MusterRV1 left ", "MusterRV1 left 12345678MusterRM"}) {
+    ASSERT_TRUE(loop.block_on(store->set("rank/0/0", encode_member(member("a", 0, 9)))));
+    ASSERT_TRUE(loop.block_on(store->set("rank/0/1", left)));
+    EXPECT_TRUE(failed_with(start("a", 0, 2).error, ErrorKind::Corrupt, "\"rank/0/1\""));
+  }
+  ASSERT_TRUE(loop.block_on(store->set("rank/0/1", encode_member(member("x", 5, 9)))));
   EXPECT_EQ(*loop.block_on(store->get("rank/0/1", kNever)), encode_member(member("x", 5, 9)));
   ASSERT_TRUE(loop.block_on(store->set("generation", "-1")));
   EXPECT_TRUE(failed_with(start("a", 0, 2).error, ErrorKind::Corrupt, "\"generation\""));
@@ -367,6 +375,23 @@ TEST_F(StaticGroupTest, TakesBackOneThatHasLeftAndComesAgain) {
   ASSERT_NE(start("c", 1, 2).group, nullptr);
   EXPECT_EQ(look_up(a, "b").error().message,
             "WorkerInfo(id=1, name=b) has left, and WorkerInfo(id=1, name=c) has its place");
+}
+
+TEST_F(StaticGroupTest, IsMetByOneThatReadsWhenAnotherHasLeftAlready) {
+  ChaoticStore late(loop, *store, 1);
+  late.delay_min = 50ms;
+  GroupWorker a(loop, late, member("a", 0, 100));
+  GroupWorker& b = start("b", 1, 2, 10s);
+  b.when_joined = [&] { b.leave(loop.now() + 1s); };
+  a.join_static(2, loop.now() + 10s);
+  ASSERT_TRUE(loop.run_until([&] { return a.done(); }, loop.now() + 20s));
+  ASSERT_NE(a.group, nullptr) << a.error->message;
+  EXPECT_TRUE(b.left.has_value());
+  EXPECT_EQ(a.members, (std::vector<Member>{a.self, b.self}));
+  // Not by one that was not there then.
+  GroupWorker& again = start("a", 0, 2);
+  loop.advance(2s);
+  EXPECT_TRUE(failed_with(again.error, ErrorKind::Timeout, "rank 1 of 2 has gone again"));
 }
 
 TEST_F(StaticGroupTest, DoesNotEndForOthersWhenOneThatComesLateDoesNotFit) {
