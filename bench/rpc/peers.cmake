@@ -33,7 +33,7 @@ function(muster_rpc_generated name)
   set_target_properties(${target} PROPERTIES CXX_CLANG_TIDY "")
 endfunction()
 
-muster_rpc_peer(raw SOURCES rpc/raw_shm.cpp rpc/raw_tcp.cpp LIBS muster::base)
+muster_rpc_peer(raw SOURCES rpc/large_bytes.cpp rpc/raw_shm.cpp rpc/raw_tcp.cpp LIBS muster::base)
 
 # ---- Muster ----
 if(EXISTS "${CMAKE_CURRENT_SOURCE_DIR}/rpc/muster_rpc.cpp")

@@ -1,5 +1,6 @@
 #include "bench/rpc/raw_shm.h"
 
+#include "bench/rpc/large_bytes.h"
 #include "muster/base/fd.h"
 
 #include <fmt/format.h>
@@ -16,7 +17,6 @@
 #include <sys/syscall.h>
 #include <thread>
 #include <unistd.h>
-#include <vector>
 
 namespace muster::bench {
 namespace {
@@ -144,8 +144,10 @@ std::unique_ptr<Caller> connect_raw_shm(const RpcOptions& options) {
 
 RpcResult measure_memcpy(const RpcOptions& options) {
   const bool there_and_back = options.case_name == "memcpy-echo";
-  std::vector<char> here(options.bytes, 'a');
-  std::vector<char> there(options.bytes, 'b');
+  LargeBytes here(options.bytes);
+  LargeBytes there(options.bytes);
+  std::memset(here.data(), 'a', here.size());
+  std::memset(there.data(), 'b', there.size());
   const auto copy = [&] {
     std::memcpy(there.data(), here.data(), here.size());
     // So that the compiler copies each time.

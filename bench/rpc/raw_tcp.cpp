@@ -1,5 +1,6 @@
 #include "bench/rpc/raw_tcp.h"
 
+#include "bench/rpc/large_bytes.h"
 #include "muster/base/fd.h"
 
 #include <fmt/format.h>
@@ -123,7 +124,7 @@ class Server {
     Fd fd;
     std::size_t partial = 0;  // bytes of an incomplete header, at the front of `buffer`
     std::vector<char> buffer = std::vector<char>(64 * 1024);
-    std::vector<char> payload;
+    LargeBytes payload;
   };
 
   void accept() {
@@ -220,7 +221,7 @@ class TcpCaller final : public Caller {
     receive_all(fd_.get(), reply_.data(), reply_.size());
   }
 
-  std::span<const std::byte> reply() const override { return reply_; }
+  std::span<const std::byte> reply() const override { return reply_.bytes(); }
 
   std::uint64_t keep_in_flight(std::size_t count, RpcClock::time_point ends) override {
     const std::vector<Header> requests(count);
@@ -256,7 +257,7 @@ class TcpCaller final : public Caller {
 
   Fd fd_;
   Fd epoll_;
-  std::vector<std::byte> reply_;
+  LargeBytes reply_;
 };
 
 }  // namespace
@@ -272,7 +273,8 @@ std::unique_ptr<Caller> connect_raw_tcp(const RpcOptions& options) {
 
 RpcResult measure_raw_stream(const RpcOptions& options) {
   const Fd fd = connect_to(options.address);
-  const std::vector<char> payload(options.bytes, 'x');
+  LargeBytes payload(options.bytes);
+  std::memset(payload.data(), 'x', payload.size());
   const Header header{Kind::Stream, payload.size(), {}};
   // The server acknowledges each piece. Two are under way, so that it never has to wait for one.
   const auto send_piece = [&] {
