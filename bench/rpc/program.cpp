@@ -96,12 +96,52 @@ std::vector<std::byte> payload_of(std::size_t bytes, std::uint64_t seed) {
   return payload;
 }
 
-void check_reply(const Caller& caller, std::span<const std::byte> payload) {
-  const std::span<const std::byte> reply = caller.reply();
-  if (!std::equal(reply.begin(), reply.end(), payload.begin(), payload.end())) {
-    throw std::runtime_error("an echo brought other bytes than were sent");
-  }
+[[noreturn]] void fail_echo() {
+  throw std::runtime_error("an echo brought other bytes than were sent");
 }
+
+// What one thread sends in its echoes. Two payloads take turns, and each time the number of the
+// echo is written into a few places, others than before: memory that no reply was written into
+// does not pass for one.
+class EchoPayloads {
+ public:
+  explicit EchoPayloads(std::size_t bytes) : payloads_{payload_of(bytes, 1), payload_of(bytes, 2)} {
+    turn();
+  }
+
+  std::span<const std::byte> now() const { return payloads_[count_ % payloads_.size()]; }
+
+  /// Leaves alone what was sent last.
+  void turn() {
+    ++count_;
+    std::vector<std::byte>& payload = payloads_[count_ % payloads_.size()];
+    for (std::size_t part = 0; part < kPlaces; ++part) {
+      std::memcpy(payload.data() + place(part), &count_, word_bytes());
+    }
+  }
+
+  /// Of the reply to now().
+  void check_places(std::span<const std::byte> reply) const {
+    if (reply.size() != now().size()) fail_echo();
+    for (std::size_t part = 0; part < kPlaces; ++part) {
+      const std::size_t at = place(part);
+      if (std::memcmp(reply.data() + at, now().data() + at, word_bytes()) != 0) fail_echo();
+    }
+  }
+
+ private:
+  static constexpr std::size_t kPlaces = 4;
+
+  std::size_t word_bytes() const { return std::min(sizeof count_, now().size()); }
+  std::size_t place(std::size_t part) const {
+    constexpr std::size_t kStepBytes = 65537;
+    const std::size_t places = now().size() - word_bytes() + 1;
+    return (places / kPlaces * part + count_ * kStepBytes) % places;
+  }
+
+  std::array<std::vector<std::byte>, 2> payloads_;
+  std::uint64_t count_ = 0;
+};
 
 // What one measurement of several threads needs in common. The last thread to arrive says when it
 // begins, so that all are warm by then.
@@ -153,30 +193,51 @@ void warm_up(double seconds, int calls_min, const std::function<void()>& call) {
   for (int calls = 0; calls < calls_min || RpcClock::now() < ends; ++calls) call();
 }
 
-void measure_calls(Together& together, ThreadResult& result, const std::function<void()>& call) {
+// What `between` does after each call does not count.
+void measure_calls(Together& together, ThreadResult& result, const std::function<void()>& call,
+                   const std::function<void()>& between = nullptr) {
   const RpcClock::time_point ends = together.wait();
+  RpcClock::duration not_counted{};
   RpcClock::time_point before = RpcClock::now();
   while (before < ends) {
     call();
     const RpcClock::time_point now = RpcClock::now();
     result.lengths.push_back(duration<float, std::micro>(now - before).count());
     before = now;
+    if (between) {
+      between();
+      before = RpcClock::now();
+      not_counted += before - now;
+    }
   }
   result.end();
+  result.ended -= not_counted;
   result.calls = result.lengths.size();
 }
 
 void measure_echoes(const RpcOptions& options, Together& together, Caller& caller,
                     ThreadResult& result) {
-  // Other bytes in the warm-up than in the measurement, so that no reply of before can pass.
-  const std::vector<std::byte> first = payload_of(options.bytes, 1);
-  const std::vector<std::byte> payload = payload_of(options.bytes, 2);
-  warm_up(options.seconds / 5, 1, [&] { caller.echo(first); });
-  check_reply(caller, first);
-  caller.echo(payload);
-  check_reply(caller, payload);
-  measure_calls(together, result, [&] { caller.echo(payload); });
-  check_reply(caller, payload);
+  EchoPayloads payloads(options.bytes);
+  std::span<const std::byte> sent;
+  const auto echo = [&] {
+    sent = payloads.now();
+    caller.echo(sent);
+  };
+  const auto check_and_turn = [&] {
+    payloads.check_places(caller.reply());
+    payloads.turn();
+  };
+  const auto check_all = [&] {
+    const std::span<const std::byte> reply = caller.reply();
+    if (!std::equal(reply.begin(), reply.end(), sent.begin(), sent.end())) fail_echo();
+  };
+  warm_up(options.seconds / 5, 2, [&] {
+    echo();
+    check_and_turn();
+  });
+  check_all();
+  measure_calls(together, result, echo, check_and_turn);
+  check_all();
 }
 
 void let_run_anywhere(int process, const cpu_set_t& processors) {
