@@ -90,11 +90,9 @@ class Figure:
             "spread": [tidy(number) for number in self.spread],
         }
         if self.against_samples:
-            figure |= {
-                "against": self.against,
-                "against_value": tidy(self.against_value),
-                "ratio": tidy(self.ratio) if self.ratio is not None else None,
-            }
+            figure |= {"against": self.against, "against_value": tidy(self.against_value)}
+            if self.ratio is not None:
+                figure["ratio"] = tidy(self.ratio)
         if self.target:
             figure |= {"target": self.target, "met": self.met}
         return figure
@@ -382,6 +380,8 @@ def start(
 
 def pin(process, cores):
     """Moves all threads of a process; those that it makes later follow its main thread."""
+    if process.poll() is not None:
+        raise CannotMeasure(f"a process ended with status {process.returncode}")
     for thread in pathlib.Path(f"/proc/{process.pid}/task").iterdir():
         with contextlib.suppress(ProcessLookupError):
             os.sched_setaffinity(int(thread.name), cores)
