@@ -4,6 +4,7 @@ Each native contender is a program of bench/rpc with the command line of bench/r
 Muster's own differs is said at `Muster`. PyTorch's is bench/torch_rpc.py.
 """
 
+import collections
 import contextlib
 import enum
 import json
@@ -25,11 +26,8 @@ PATIENCE = 60
 # For clients that have just been started: until they are connected and have made a first call.
 SETTLE_SECONDS = 1.5
 
-# For echoes, of all alike: memory that a message needed is kept for the next one. Without it, who
-# allocates for each message mostly waits for new pages.
-KEEP_MEMORY = {
-    "GLIBC_TUNABLES": f"glibc.malloc.mmap_threshold={2**30}:glibc.malloc.trim_threshold={2**32}"
-}
+# An arena of the allocator takes memory in heaps of 64 MiB.
+ARENA_BLOCK_BYTES_MAX = 32 * MIB
 
 MUSTER, BLOCKING = "Muster", "Muster that always blocks"
 RAW_TCP, FUTEX, SPIN = "raw epoll TCP", "raw futex", "raw spinning"
@@ -69,6 +67,19 @@ class Cores:
         }[place]
 
 
+def kept_memory(message_bytes):
+    """The environment for echoes, of all alike: memory that a message needed is kept for the next
+    one. Without it, who allocates for each message mostly waits for new pages. The allocator has an
+    arena for each thread, of which only the first can keep large blocks, so then it is the only
+    one."""
+    tunables = {"mmap_threshold": 2**30, "trim_threshold": 2**32}
+    if message_bytes > ARENA_BLOCK_BYTES_MAX:
+        tunables["arena_max"] = 1
+    return {
+        "GLIBC_TUNABLES": ":".join(f"glibc.malloc.{key}={each}" for key, each in tunables.items())
+    }
+
+
 nothing = contextlib.nullcontext
 
 
@@ -90,7 +101,10 @@ def read_line(process, what, patience=PATIENCE):
         raise CannotMeasure(f"{what} said nothing for {patience} s")
     line = process.stdout.readline().strip()
     if not line:
-        process.wait(5)
+        try:
+            process.wait(5)
+        except subprocess.TimeoutExpired:
+            raise CannotMeasure(f"{what} closed its output and did not end") from None
         said = process.log_file.read_text().strip() if process.log_file else ""
         raise CannotMeasure(f"{what} ended with status {process.returncode} {said[-500:]}".strip())
     return line
@@ -160,7 +174,7 @@ class Native:
         """The two processes."""
         server_cores, client_cores = self.cores.of(place)
         words = ["--transport", self.transports[transport], *self.kind]
-        keep = arguments["case"] == "echo"
+        keep = kept_memory(arguments["bytes"]) if arguments["case"] == "echo" else {}
         server = self.start(
             ["server", *words, "--threads", arguments["threads"]],
             server_cores,
@@ -194,7 +208,7 @@ class Native:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env=environment | (KEEP_MEMORY if keep else {}),
+            env=environment | keep,
         )
 
 
@@ -255,7 +269,7 @@ class Naps(Native):
     @contextlib.contextmanager
     def stay_connected(self, transport, seconds):
         words = ["client", "--case", "naps", "--seconds", seconds]
-        pair = [self.start(words, self.cores.all, raised=True, keep=False) for _ in range(2)]
+        pair = [self.start(words, self.cores.all, raised=True, keep={}) for _ in range(2)]
         try:
             yield pair
         finally:
@@ -283,66 +297,93 @@ class Volume(Native):
 
 
 class Torch:
-    """A pair of processes for each transport, for the whole run, since PyTorch takes seconds to
-    load. They are stopped while others are measured: over shared memory they use a core each."""
+    """Pairs of processes for the whole run, since PyTorch takes seconds to load: one for each
+    transport and, since how memory is kept is said when a process starts, each for large messages
+    and for others. They are stopped while others are measured: over shared memory they use a core
+    each. A pair that dies is replaced once."""
 
+    STARTS_MAX = 2
     repetitions_max = 3
 
     def __init__(self, cores, name, python):
         self.name = name
         self.cores = cores
         self.python = python
-        self.pairs = {}  # transport: (server, client)
+        self.pairs = {}  # (transport, environment): (server, client)
+        self.starts_left = collections.defaultdict(lambda: self.STARTS_MAX)  # of such a pair
+
+    @staticmethod
+    def key_of(transport, message_bytes):
+        return transport, tuple(kept_memory(message_bytes).items())
 
     def can(self, case):
-        if case.is_for_muster_alone:
+        key = self.key_of(case.transport, case.bytes)
+        if case.is_for_muster_alone or (key not in self.pairs and self.starts_left[key] == 0):
             return False
         # Not where both processes may use all cores: that tells little more, and takes long.
         return case.name in ("noop", "inflight", "echo") and (case.is_pinned or case.threads > 1)
 
     def close(self):
-        for pair in self.pairs.values():
-            for process in reversed(pair):
-                process.send_signal(signal.SIGCONT)
-                harness.stop(process)
-        self.pairs = {}
+        for key in list(self.pairs):
+            self.drop(key)
+
+    def drop(self, key):
+        for process in reversed(self.pairs.pop(key)):
+            process.send_signal(signal.SIGCONT)
+            harness.stop(process)
 
     def measure(self, transport, arguments, place, raised):
-        if transport not in self.pairs:
-            self.pairs[transport] = self.start_pair(transport)
-        server, client = self.pairs[transport]
-        for process, cores in zip((server, client), self.cores.of(place)):
-            process.send_signal(signal.SIGCONT)
-            harness.pin(process, cores)
+        key = self.key_of(transport, arguments["bytes"])
+        if key not in self.pairs:
+            self.pairs[key] = self.start_pair(key)
+        server, client = self.pairs[key]
         try:
+            for process, cores in zip((server, client), self.cores.of(place)):
+                process.send_signal(signal.SIGCONT)
+                harness.pin(process, cores)
             client.stdin.write(json.dumps(arguments) + "\n")
             client.stdin.flush()
-            return parse(read_line(client, f"{self.name}, client"), f"{self.name}, client")
-        except BrokenPipeError:
-            raise CannotMeasure(f"{self.name}, client has ended") from None
-        finally:
-            for process in (server, client):
-                process.send_signal(signal.SIGSTOP)
+            line = read_line(client, f"{self.name}, client")
+        except (CannotMeasure, OSError) as error:
+            self.drop(key)
+            raise CannotMeasure(f"{self.name} is gone: {error}") from None
+        for process in (server, client):
+            process.send_signal(signal.SIGSTOP)
+        return parse(line, f"{self.name}, client")
 
-    def start_pair(self, transport):
-        server = self.start("server", transport)
-        address = read_line(server, f"{self.name}, server").removeprefix("listening ")
-        client = self.start("client", transport, "--address", address)
-        read_line(client, f"{self.name}, client")
+    def start_pair(self, key):
+        if self.starts_left[key] == 0:
+            raise CannotMeasure(f"{self.name} is gone")
+        self.starts_left[key] -= 1
+        with contextlib.ExitStack() as started:
+            try:
+                server = self.start(started, key, "server")
+                address = read_line(server, f"{self.name}, server").removeprefix("listening ")
+                client = self.start(started, key, "client", "--address", address)
+                read_line(client, f"{self.name}, client")
+            except CannotMeasure:
+                # What does not start now will not later, and each attempt may take a minute.
+                self.starts_left[key] = 0
+                raise
+            started.pop_all()
         return server, client
 
-    def start(self, role, transport, *more):
-        return harness.start(
+    def start(self, started, key, role, *more):
+        """Who is `started` is stopped with it."""
+        transport, environment = key
+        process = harness.start(
             [self.python, HERE / "torch_rpc.py", role, "--transport", transport, *more],
             self.cores.all,
             self.cores.raised,
             log=True,
             death_signal=signal.SIGKILL,  # the only one that ends a stopped process
-            env=os.environ | KEEP_MEMORY,
+            env=os.environ | dict(environment),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
         )
+        started.callback(harness.stop, process)
+        return process
 
 
 # ---- finding them -----------------------------------------------------------------------------
