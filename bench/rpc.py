@@ -7,7 +7,6 @@ each measurement; see rpc_contenders.py.
 """
 
 import contextlib
-import dataclasses
 import statistics
 import sys
 import time
@@ -15,184 +14,22 @@ import time
 import harness
 import rpc_contenders
 from harness import CannotMeasure, Figure, REPETITIONS
-from rpc_contenders import (
-    CAPNP,
-    FUTEX,
-    GRPC,
-    MEMCPY,
-    BLOCKING,
-    MUSTER,
-    RAW_TCP,
-    STREAM,
-    TENSORPIPE,
-    Place,
+from rpc_cases import (
+    BUSY_PER_CORE,
+    FULL,
+    METRICS,
+    PEERS_CONNECTED,
+    QUICK,
+    TRANSPORTS,
+    Case,
+    absolute_target,
+    cases_of,
+    targets_of,
 )
+from rpc_contenders import FUTEX, GRPC, MEMCPY, MUSTER, RAW_TCP, STREAM
 
-MIB = 1024 * 1024
-IN_FLIGHT = 100
-PEERS_CONNECTED = 1000
-BUSY_PER_CORE = 2
-# On a busy machine a pair makes four times as many calls if the kernel happens to put both of it on
-# one core, which differs from start to start: a sample is the mean of so many. Even so it cannot tell
-# two that are alike from two that differ by a tenth. What is compared is pairs that begin on the same
-# cores each time, often enough that the few which then go elsewhere do not decide.
-BUSY_STARTS = 5
-BUSY_REPETITIONS = 25
-# The least time in which all that a quiet pair does happens, for each sample.
-QUIET_SECONDS = 5
-
-# Metric: (key of a measurement, unit, what is better, factor to the unit).
-METRICS = {
-    "p50": ("p50_us", "us", "lower", 1),
-    "p99": ("p99_us", "us", "lower", 1),
-    "calls": ("calls_per_s", "1/s", "higher", 1),
-    "bandwidth": ("bytes_per_s", "MB/s", "higher", 1e-6),
-}
-
-
-@dataclasses.dataclass(frozen=True)
-class Plan:
-    """How long and how much: the full run takes under ten minutes, the quick one under one."""
-
-    seconds: float
-    busy_seconds: float
-    quiet_samples: int
-    torch: bool
-    threads: tuple
-    volume_repetitions: int
-    thorough: bool  # also both processes on all cores, the pool, 1 MiB, and all peers everywhere
-
-
-FULL = Plan(
-    seconds=0.4,
-    busy_seconds=0.3,
-    quiet_samples=5,
-    torch=True,
-    threads=(4, 16),
-    volume_repetitions=REPETITIONS,
-    thorough=True,
-)
-QUICK = Plan(
-    seconds=0.1,
-    busy_seconds=0.2,
-    quiet_samples=2,
-    torch=False,
-    threads=(),
-    volume_repetitions=3,
-    thorough=False,
-)
-
-
-@dataclasses.dataclass(frozen=True)
-class Case:
-    """`busy`: more threads want to run than there are cores."""
-
-    transport: str
-    what: str
-    metrics: tuple
-    name: str = "noop"  # what the programs call it
-    bytes: int = 0
-    in_flight: int = 1
-    threads: int = 1
-    place: Place = Place.ANY_CORE
-    busy: bool = False
-
-    @property
-    def title(self):
-        busy = "busy machine, " if self.busy else ""
-        return f"{self.transport}/{self.what}, {busy}{self.place.value}"
-
-    @property
-    def is_pinned(self):
-        return self.place == Place.PINNED
-
-    @property
-    def is_for_muster_alone(self):
-        """With and without looking."""
-        return self.busy and self.place != Place.ANY_CORE
-
-    def arguments(self, seconds):
-        return {
-            "case": self.name,
-            "bytes": self.bytes,
-            "in_flight": self.in_flight,
-            "threads": self.threads,
-            "seconds": seconds,
-        }
-
-
-def cases_of(plan, transport):
-    """What is compared over one transport."""
-    latency, rate, volume = ("p50", "p99", "calls"), ("calls",), ("bandwidth", "p50")
-    places = (Place.PINNED, Place.ANY_CORE) if plan.thorough else (Place.PINNED,)
-    for place in places:
-        yield Case(transport, "no-op", latency, place=place)
-        yield Case(
-            transport,
-            f"no-op, {IN_FLIGHT} in flight",
-            rate,
-            name="inflight",
-            in_flight=IN_FLIGHT,
-            place=place,
-        )
-    for place in places:
-        yield Case(transport, "echo of 64 MiB", volume, name="echo", bytes=64 * MIB, place=place)
-    for threads in plan.threads:
-        yield Case(transport, f"no-op, {threads} threads", ("p50", "calls"), threads=threads)
-    if plan.thorough:
-        pinned = dict(place=Place.PINNED)
-        yield Case(transport, "echo of 1 MiB", volume, name="echo", bytes=MIB, **pinned)
-        yield Case(transport, "no-op in the pool", latency, name="noop-pool", **pinned)
-    for place in (Place.FROM_ONE_CORE, Place.PINNED, Place.ANY_CORE):
-        yield Case(transport, "no-op", ("p50", "calls"), place=place, busy=True)
-
-
-# ---- targets ----------------------------------------------------------------------------------
-
-
-def targets_of(case, against):
-    """Metric: target, of Muster beside one contender."""
-    if case.name == "noop-pool":
-        return {}
-    if against in (CAPNP, TENSORPIPE):
-        return {"p50": "ratio <= 1", "calls": "ratio >= 1", "bandwidth": "ratio >= 1"}
-    if against.startswith(GRPC):
-        # Echoes are mostly the kernel's and the memory's work: plain sockets are not three times as
-        # fast as gRPC there.
-        return {"p50": "ratio <= 0.333", "calls": "ratio >= 3"} if case.name != "echo" else {}
-    if case.name == "echo" and case.bytes == 64 * MIB:
-        return {
-            STREAM: {"bandwidth": "ratio >= 0.8"},
-            MEMCPY: {"bandwidth": "ratio >= 0.6"},
-        }.get(against, {})
-    if case.busy:
-        # Never slower than blocking; what is left is noise. The bounds do less than a call does.
-        # Of any core see BUSY_STARTS.
-        return {"p50": "ratio <= 1.1", "calls": "ratio >= 0.9"} if case.is_for_muster_alone else {}
-    if case.name == "noop" and case.threads == 1:
-        if against == RAW_TCP:
-            return {"p50": "ratio <= 1"}
-        if against == FUTEX:
-            # On one core, which the kernel chooses for two that take turns, nobody can do better by
-            # spinning: the other one could not run.
-            return {"p50": "ratio <= 0.25" if case.is_pinned else "ratio <= 1"}
-    return {}
-
-
-# Of Muster alone.
-def absolute_target(case, metric):
-    if case.name == "inflight" and metric == "calls":
-        return "value >= 200000"
-    return None
-
-
-def means(samples, count):
-    """Of each `count` samples in a row, one."""
-    groups = [samples[at : at + count] for at in range(0, len(samples), count)]
-    return [
-        {key: statistics.fmean(sample[key] for sample in group) for key in group[0]}
-        for group in groups
-    ]
+# Who never sleeps shows soon what it uses.
+SLEEPLESS_SECONDS = 0.4
 
 
 # ---- the comparison ---------------------------------------------------------------------------
@@ -207,6 +44,7 @@ class Comparison:
         self.contenders = {}
 
     def run(self):
+        begun = time.monotonic()
         if not (self.options.build / "bench" / "rpc_raw").exists():
             raise CannotMeasure(
                 f"{self.options.build / 'bench' / 'rpc_raw'} is missing; run: make bench"
@@ -214,19 +52,22 @@ class Comparison:
         harness.raise_file_limit()
         self.describe()
         self.contenders = rpc_contenders.find(
-            self.options, self.report, self.cores, self.plan.torch
+            self.options, self.report, self.cores, self.plan.torch_seconds
         )
         if MUSTER not in self.contenders:
             self.report.subject = "the peer"
         try:
-            for transport in ("tcp", "shm"):
+            for transport in TRANSPORTS:
                 for case in cases_of(self.plan, transport):
                     self.guard(case.title, lambda: self.compare(case))
-            self.guard("connected and quiet", self.compare_idle)
-            self.guard(f"{PEERS_CONNECTED} connected peers", self.measure_connected_peers)
+            self.guard("connected and quiet", self.compare_quiet)
+            for transport in TRANSPORTS if self.plan.thorough else ():
+                title = f"{transport}/{PEERS_CONNECTED} connected peers"
+                self.guard(title, lambda: self.measure_connected_peers(transport, title))
         finally:
             for contender in self.contenders.values():
                 contender.close()
+        self.report.notes.append(f"all of it took {time.monotonic() - begun:.0f} s")
         return self.report
 
     def describe(self):
@@ -245,14 +86,14 @@ class Comparison:
         )
         notes.append(
             f"busy machine: {BUSY_PER_CORE} processes a core that only use the processor, at the "
-            f"same priority as all others; any core: each sample is the mean of {BUSY_STARTS} starts"
+            "same priority as all others"
         )
         notes.append(
             "bandwidth: of an echo, bytes both ways; of a stream and of memcpy, bytes moved once"
         )
         notes.append("tcp is loopback; peers without shared memory use Unix sockets in its place")
         if self.options.quick:
-            notes.append("--quick goes without PyTorch's RPC and Unix sockets; echoes: three times")
+            notes.append("--quick goes without PyTorch's RPC, Unix sockets and many peers")
 
     def guard(self, title, work):
         if self.options.only not in title:
@@ -274,27 +115,18 @@ class Comparison:
             return
         samples = {name: [] for name in names}
         broken = set()
-        repetitions = self.plan.volume_repetitions if case.name == "echo" else REPETITIONS
-        starts = 1
-        if case.is_for_muster_alone:
-            repetitions = BUSY_REPETITIONS
-        elif case.busy:
-            starts = BUSY_STARTS
         with self.busy_processes(case):
-            for repetition in range(repetitions * starts):
-                at = repetition % len(names)
+            for turn in range(case.rounds(self.plan)):
+                at = turn % len(names)
                 for name in (*names[at:], *names[:at]):
-                    most = self.contenders[name].repetitions_max
-                    if name in broken or repetition >= (most or repetitions) * starts:
+                    if name in broken:
                         continue
                     try:
                         samples[name].append(self.measure(name, case))
                     except CannotMeasure as error:
                         self.report.fail(f"{case.title} with {name}", error)
                         broken.add(name)
-        self.add_figures(
-            case, {name: means(samples[name], starts) for name in names if name not in broken}
-        )
+        self.add_figures(case, {name: samples[name] for name in names if name not in broken})
 
     def takes_part(self, name, case):
         contender = self.contenders[name]
@@ -308,9 +140,8 @@ class Comparison:
         return rpc_contenders.busy(self.options, BUSY_PER_CORE * len(self.cores.all))
 
     def measure(self, name, case):
-        seconds = self.plan.busy_seconds if case.busy else self.plan.seconds
         return self.contenders[name].measure(
-            case.transport, case.arguments(seconds), case.place, raised=not case.busy
+            case.transport, case.arguments(self.plan), case.place, raised=not case.busy
         )
 
     def add_figures(self, case, samples):
@@ -374,35 +205,45 @@ class Comparison:
 
     # ---- quiet
 
-    def compare_idle(self):
-        """Processor time of both processes together, while they are connected and nobody calls. All
-        at once: who uses the processor meanwhile does not change what the others use."""
-        pairs, used = {}, {}
-        with contextlib.ExitStack() as stack:
-            for transport in ("tcp", "shm"):
-                case = Case(transport, "idle", (), name="idle")
-                for name, each in self.contenders.items():
-                    if each.can(case):
-                        pairs[transport, name] = stack.enter_context(
-                            each.stay_connected(transport, 60)
-                        )
-            time.sleep(rpc_contenders.SETTLE_SECONDS)
-            for _ in range(self.plan.quiet_samples):
-                before = {key: (cpu_seconds_of(pair), time.monotonic()) for key, pair in pairs.items()}
-                time.sleep(QUIET_SECONDS)
-                for key, pair in pairs.items():
-                    if any(process.poll() is not None for process in pair):
-                        raise CannotMeasure(f"{key} ended while it was to be quiet")
-                    cpu, begun = before[key]
-                    rate = (cpu_seconds_of(pair) - cpu) / (time.monotonic() - begun)
-                    used.setdefault(key, []).append(rate * 1e6)
-        for transport in ("tcp", "shm"):
-            self.add_idle(
+    def compare_quiet(self):
+        """Processor time of both processes together, while they are connected and nobody calls. A
+        sample each of as many pairs at once, since who sleeps does not disturb others; but who never
+        does is measured after them, alone, and one pair gives all samples."""
+        quiet = [
+            (transport, name)
+            for transport in TRANSPORTS
+            for name in self.contenders
+            if self.takes_part(name, Case(transport, "connected and quiet", (), name="idle"))
+        ]
+        used = {key: [] for key in quiet}
+        sleepless = [key for key in quiet if key[0] in self.contenders[key[1]].sleepless]
+        sleeping = [key for key in quiet if key not in sleepless]
+        self.measure_quiet(sleeping * REPETITIONS, self.plan.quiet_seconds, 1, used)
+        for key in sleepless:
+            self.measure_quiet([key], SLEEPLESS_SECONDS, REPETITIONS, used)
+        for transport in TRANSPORTS:
+            self.add_quiet(
                 f"{transport}/connected and quiet/processor time",
-                {name: value for (over, name), value in used.items() if over == transport},
+                {name: samples for (over, name), samples in used.items() if over == transport},
             )
 
-    def add_idle(self, title, used):
+    def measure_quiet(self, keys, seconds, times, used):
+        """Adds to `used` so many samples of a pair for each of the keys: a transport and a name."""
+        patience = seconds * times + rpc_contenders.PATIENCE
+        with contextlib.ExitStack() as stack:
+            pairs = []
+            for transport, name in keys:
+                pair = self.contenders[name].stay_connected(transport, patience)
+                pairs.append((name, stack.enter_context(pair)))
+            time.sleep(rpc_contenders.SETTLE_SECONDS)
+            for _ in range(times):
+                before = [(cpu_seconds_of(*pair), time.monotonic()) for pair in pairs]
+                time.sleep(seconds)
+                for key, pair, (cpu, begun) in zip(keys, pairs, before):
+                    rate = (cpu_seconds_of(*pair) - cpu) / (time.monotonic() - begun)
+                    used[key].append(rate * 1e6)
+
+    def add_quiet(self, title, used):
         ours = used.pop(MUSTER, None)
         common = dict(unit="us/s", better="lower")
         if ours:
@@ -417,16 +258,18 @@ class Comparison:
             )
             self.report.figures.append(Figure(**figure, **common))
 
-    def measure_connected_peers(self):
+    # ---- many peers
+
+    def measure_connected_peers(self, transport, title):
         if MUSTER not in self.contenders:
             return
         samples = [
-            self.contenders[MUSTER].measure_memory(PEERS_CONNECTED) / 1e6
-            for _ in range(1 if self.options.quick else 3)
+            self.contenders[MUSTER].measure_memory(transport, PEERS_CONNECTED) / 1e6
+            for _ in range(REPETITIONS)
         ]
         self.report.figures.append(
             Figure(
-                name=f"{PEERS_CONNECTED} connected peers/memory of the process",
+                name=f"{title}/memory of the process",
                 unit="MB",
                 better="lower",
                 samples=samples,
@@ -435,7 +278,9 @@ class Comparison:
         )
 
 
-def cpu_seconds_of(pair):
+def cpu_seconds_of(name, pair):
+    if any(process.poll() is not None for process in pair):
+        raise CannotMeasure(f"{name} ended while it was to be quiet")
     return sum(harness.cpu_seconds(process.pid) for process in pair)
 
 

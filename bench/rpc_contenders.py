@@ -124,14 +124,13 @@ class Native:
     """A server and a client, started for each measurement: some servers use a core even when nobody
     calls them."""
 
-    repetitions_max = None  # as many as asked for
-
-    def __init__(self, options, cores, name, program, transports, kind=None):
+    def __init__(self, options, cores, name, program, transports, kind=None, sleepless=()):
         self.name = name
         self.cores = cores
         self.program = options.build / "bench" / program
         self.transports = transports  # ours: what it has in its place
         self.kind = ["--kind", kind] if kind else []
+        self.sleepless = sleepless  # over which transports it uses the processor also when quiet
 
     def can(self, case):
         """Whether it takes part in a case."""
@@ -143,7 +142,7 @@ class Native:
         is_second = "sync" in self.kind
         if case.name == "noop-pool":
             return is_second
-        return not is_second or case.name in ("noop", "inflight")
+        return not is_second or (case.name in ("noop", "inflight") and not case.busy)
 
     def is_telling(self, case):
         """Whether --quick needs it, too."""
@@ -223,9 +222,14 @@ class Muster(Native):
     def translate(self, arguments):
         return arguments
 
-    def measure_memory(self, count):
-        arguments = {"case": "peers", "count": count, "threads": 1}
-        result = self.measure("tcp", arguments, Place.ANY_CORE, raised=True)
+    def measure_memory(self, transport, count):
+        """It makes its peers itself."""
+        words = ["client", "--transport", self.transports[transport], "--case", "peers"]
+        process = self.start([*words, "--count", count], self.cores.all, raised=True, keep={})
+        try:
+            result = parse(read_line(process, self.name), self.name)
+        finally:
+            harness.stop(process)
         if "memory_bytes" not in result:
             raise CannotMeasure("rpc_muster: the case peers brought no memory_bytes")
         return result["memory_bytes"]
@@ -246,7 +250,7 @@ class Bound(Native):
     """Plain sockets and plain shared memory."""
 
     def is_telling(self, case):
-        return True
+        return case.name != "echo"  # beside which there is the stream
 
     def can(self, case):
         if case.transport not in self.transports or case.name == "idle":
@@ -290,7 +294,7 @@ class Volume(Native):
         return takes_part and (case.is_pinned or not self.moved)
 
     def is_telling(self, case):
-        return not self.moved
+        return self.name in (STREAM, MEMCPY)
 
     def translate(self, arguments):
         return {**arguments, "case": self.case, "bytes": self.moved or arguments["bytes"]}
@@ -303,12 +307,13 @@ class Torch:
     each. A pair that dies is replaced once."""
 
     STARTS_MAX = 2
-    repetitions_max = 3
+    sleepless = ()
 
-    def __init__(self, cores, name, python):
+    def __init__(self, cores, name, python, seconds):
         self.name = name
         self.cores = cores
         self.python = python
+        self.seconds = seconds  # of a measurement
         self.pairs = {}  # (transport, environment): (server, client)
         self.starts_left = collections.defaultdict(lambda: self.STARTS_MAX)  # of such a pair
 
@@ -341,7 +346,7 @@ class Torch:
             for process, cores in zip((server, client), self.cores.of(place)):
                 process.send_signal(signal.SIGCONT)
                 harness.pin(process, cores)
-            client.stdin.write(json.dumps(arguments) + "\n")
+            client.stdin.write(json.dumps({**arguments, "seconds": self.seconds}) + "\n")
             client.stdin.flush()
             line = read_line(client, f"{self.name}, client")
         except (CannotMeasure, OSError) as error:
@@ -389,14 +394,15 @@ class Torch:
 # ---- finding them -----------------------------------------------------------------------------
 
 
-def find(options, report, cores, with_torch):
-    """Name: contender, in the order of the report. Who cannot be had is named in the report."""
+def find(options, report, cores, torch_seconds):
+    """Name: contender, in the order of the report. Who cannot be had is named in the report. With no
+    `torch_seconds`, without PyTorch."""
     found = {}
 
     def add(contender):
         found[contender.name] = contender
 
-    def native(name, program, package, about, kinds):
+    def native(name, program, package, about, kinds, sleepless=()):
         if not (options.build / "bench" / program).exists():
             report.miss(
                 name,
@@ -407,7 +413,7 @@ def find(options, report, cores, with_torch):
         report.peers[name] = f"{version_of(package)} {about}".strip()
         for kind, transports in kinds.items():
             full = f"{name} ({kind} server)" if kind else name
-            add(Native(options, cores, full, program, transports, kind))
+            add(Native(options, cores, full, program, transports, kind, sleepless))
 
     if (options.build / "bench" / "rpc_muster").exists():
         both = {"tcp": "tcp", "shm": "shm"}
@@ -438,10 +444,11 @@ def find(options, report, cores, with_torch):
         "libtensorpipe-dev",
         "(transport uv and channel basic; transport shm and channel cma)",
         {None: {"tcp": "tcp", "shm": "shm"}},
+        sleepless=("shm",),
     )
-    if with_torch:
+    if torch_seconds:
         for name, python in torches(report).items():
-            add(Torch(cores, name, python))
+            add(Torch(cores, name, python, torch_seconds))
     return found
 
 
