@@ -35,6 +35,7 @@ NAPS = "waking up once a second"
 STREAM, STREAM_HOT = "raw TCP stream", "raw TCP stream of 1 MiB"
 MEMCPY, MEMCPY_ECHO = "memcpy", "memcpy there and back"
 GRPC, CAPNP, TENSORPIPE, TORCH = "gRPC", "Cap'n Proto", "TensorPipe", "PyTorch"
+GRPC_SYNC = f"{GRPC} (sync server)"
 DEBIAN_PYTHON = "/usr/bin/python3"
 
 
@@ -138,11 +139,9 @@ class Native:
             return False
         if case.is_for_muster_alone:
             return False
-        # A second server differs in how it runs functions, and only gRPC's has a pool.
+        # A second server differs in how it runs functions.
         is_second = "sync" in self.kind
-        if case.name == "noop-pool":
-            return is_second
-        return not is_second or (case.name in ("noop", "inflight") and not case.busy)
+        return not is_second or (case.name.startswith(("noop", "inflight")) and not case.busy)
 
     def is_telling(self, case):
         """Whether --quick needs it, too."""
@@ -237,10 +236,10 @@ class Muster(Native):
 
 class Blocking(Muster):
     """It never looks before it sleeps, which is the best that one can do where threads outnumber the
-    cores."""
+    cores, be they its own or others'."""
 
     def can(self, case):
-        return case.busy
+        return case.busy or case.is_crowd
 
     def is_telling(self, case):
         return True
@@ -326,7 +325,7 @@ class Torch:
         if case.is_for_muster_alone or (key not in self.pairs and self.starts_left[key] == 0):
             return False
         # Not where both processes may use all cores: that tells little more, and takes long.
-        return case.name in ("noop", "inflight", "echo") and (case.is_pinned or case.threads > 1)
+        return case.is_crowd or (case.is_pinned and case.name in ("noop", "inflight", "echo"))
 
     def close(self):
         for key in list(self.pairs):
@@ -420,7 +419,7 @@ def find(options, report, cores, torch_seconds):
         add(Muster(options, cores, MUSTER, "rpc_muster", both))
         add(Blocking(options, cores, BLOCKING, "rpc_muster", both, "blocking"))
     else:
-        report.miss(MUSTER, "build/bench/rpc_muster was not built: the peers are shown alone")
+        report.fail(MUSTER, "build/bench/rpc_muster was not built; the peers are shown alone")
     add(Bound(options, cores, RAW_TCP, "rpc_raw", {"tcp": "tcp"}))
     add(Bound(options, cores, FUTEX, "rpc_raw", {"shm": "futex"}))
     add(Bound(options, cores, SPIN, "rpc_raw", {"shm": "spin"}))
@@ -434,8 +433,8 @@ def find(options, report, cores, torch_seconds):
         GRPC,
         "rpc_grpc",
         "libgrpc++-dev",
-        "(over TCP the better of its callback and its sync server)",
-        {"callback": on_unix, "sync": {"tcp": "tcp"}},
+        "(the better of its callback and its sync server)",
+        {"callback": on_unix, "sync": on_unix},
     )
     native(CAPNP, "rpc_capnp", "libcapnp-dev", "", {None: on_unix})
     native(
