@@ -139,12 +139,6 @@ class RawPeer {
   }
   // A connection to the worker with this rank, after the greeting.
   RawConnection connect(std::int64_t rank) {
-    auto connection = try_to_connect(rank);
-    EXPECT_TRUE(connection) << "it is sent away";
-    return connection ? std::move(*connection) : RawConnection(Fd());
-  }
-  // Likewise; nothing if it is sent away.
-  std::optional<RawConnection> try_to_connect(std::int64_t rank) {
     auto job = loop_.block_on(store_->get("job", kNever));
     auto record = loop_.block_on(store_->get(record_key(rank), kNever));
     EXPECT_TRUE(job && record);
@@ -164,7 +158,7 @@ class RawPeer {
     hello.to_incarnation = member.incarnation;
     connection.send(encode(hello));
     const auto answer = connection.read();
-    if (!answer || answer->type != kWelcome) return std::nullopt;
+    EXPECT_TRUE(answer && answer->type == kWelcome) << "it is sent away";
     return connection;
   }
 
