@@ -197,9 +197,9 @@ TEST(StrangersOfThisMachine, AreSentAwayOncePastTheirOwnLimit) {
   EXPECT_EQ(told, std::vector<bool>());
   for (int count = 2; count < 3 + kStrangersOfThisMachineMax; ++count) knock();
   EXPECT_EQ(told, std::vector<bool>{false});
-  for (RawConnection& stranger : strangers) EXPECT_FALSE(stranger.is_closed_within(0));
+  for (RawConnection& stranger : strangers) EXPECT_FALSE(stranger.is_readable_within(0));
   knock();
-  EXPECT_TRUE(strangers.back().is_closed_within(0));
+  EXPECT_TRUE(strangers.back().is_readable_within(0));
   EXPECT_EQ(log.warnings().size(), 2U) << "of one that was sent away, and that nobody is accepted";
   core.close({CallErrorKind::Rejected, "the end", "", true});
 }

@@ -55,6 +55,12 @@ class RawConnection {
     pollfd watched{socket_.get(), 0, 0};
     return ::poll(&watched, 1, milliseconds) > 0;
   }
+  // Whether there is something to read within so many milliseconds, be it that the other side has
+  // closed it.
+  bool is_readable_within(int milliseconds) {
+    pollfd watched{socket_.get(), POLLIN, 0};
+    return ::poll(&watched, 1, milliseconds) > 0;
+  }
   // The next message that is no sign of life; nothing if the connection ends before, or if none
   // comes in a time in which one certainly does.
   std::optional<Message> read() {
