@@ -490,6 +490,7 @@ class Barrier(Case):
         self.assertEqual(stays.ask("init worker1 1"), "ok")
         self.assertEqual(stays.ask("make worker0 7"), "ok 7")
         stays.tell("barrier")
+        launch.wait_until(lambda: leader.ask("unanswered") == "ok 1", "it waits")
         self.assertEqual(leader.ask("shutdown graceful"), "ok")
         self.assertEqual(stays.answer(), "ok")
         self.assertEqual(stays.ask("workers"), "ok worker1")

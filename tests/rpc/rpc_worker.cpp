@@ -8,6 +8,7 @@
 //   held                          how the first of those ended that was not asked for yet
 //   count TO                      calls a function that counts its calls
 //   counted                       how often that was called here
+//   unanswered                    how many calls of others wait here for their answers
 //   make TO VALUE                 makes a value there, and reads it by its reference
 //   read                          likewise, the last one that was made
 //   give TO                       hands that reference to another worker, which keeps it
@@ -185,6 +186,7 @@ class Worker {
       return describe(first.wait());
     }
     if (verb == "count") return describe(rpc::call(word, kCount));
+    if (verb == "unanswered") return "ok " + rpc::metrics()["agent.server_active_calls"];
     if (verb == "counted") return fmt::format("ok {}", count_of_calls.load());
     if (verb == "make") {
       std::int64_t value = 0;
