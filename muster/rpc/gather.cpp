@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <iterator>
 #include <map>
 #include <set>
 #include <unordered_map>
@@ -20,8 +21,12 @@ namespace {
 constexpr std::string_view kArrive = "muster.gather.arrive";
 constexpr std::string_view kPresent = "muster.gather.present";
 constexpr std::string_view kSettled = "muster.gather.settled";
+constexpr std::string_view kWaiting = "muster.gather.waiting";
+constexpr std::string_view kGone = "muster.gather.gone";
 using ArriveType = GatherAnswer(GatherArrival);
 using PresentType = void();
+using WaitingType = std::vector<std::string>(std::string, std::string);
+using GoneType = void(std::string, std::string, std::string, std::string);
 using SettledType = void(std::string, std::uint64_t, std::uint64_t, std::uint64_t);
 
 // How long the leader waits before it looks whether those who are missing are alive, and between
@@ -97,6 +102,11 @@ CallError gather_error(std::string text) {
   return {CallErrorKind::Remote, std::move(text), "", true};
 }
 
+CallError cannot_come(const std::string& name, const std::string& reason) {
+  return {CallErrorKind::Unreachable,
+          fmt::format("{} cannot come to the gather any more: {}", name, reason), "", true};
+}
+
 CallError lost_leader(const std::string& leader, std::uint64_t process_now) {
   return {CallErrorKind::Unreachable,
           fmt::format("worker {}, which led the gather, {}", leader,
@@ -128,6 +138,64 @@ struct Gather::Errand {
   GatherArrival arrival;
   double seconds = 0;  // 0: no limit
   TimePoint deadline = kNever;
+};
+
+// Whether those live who are missing.
+class Gather::Watch {
+ public:
+  Watch(Agent& agent, std::atomic<std::int64_t>& call_count)
+      : agent_(agent), call_count_(call_count) {}
+  ~Watch() {
+    for (const auto& [name, look] : looks_) look.on_done([](const CallResult<>&) {});
+  }
+  Watch(const Watch&) = delete;
+  Watch& operator=(const Watch&) = delete;
+
+  struct Gone {
+    std::string name;
+    CallError error;
+  };
+  // One that is gone.
+  std::optional<Gone> look(const std::vector<std::string>& names, TimePoint now) {
+    std::optional<Gone> gone;
+    is_in_doubt_ = false;
+    for (const std::string& name : names) {
+      const auto found = looks_.find(name);
+      if (found != looks_.end() && found->second.done()) {
+        const CallResult<> outcome = found->second.wait();
+        looks_.erase(found);
+        if (outcome) contacts_.erase(name);
+        is_in_doubt_ = is_in_doubt_ || !outcome;
+        if (!outcome && contacts_[name].is_gone(outcome.error(), now)) {
+          gone = Gone{name, outcome.error()};
+        }
+      }
+      if (looks_.contains(name)) continue;
+      ++call_count_;
+      looks_.emplace(name, call<PresentType, void>(agent_, name, 0, kPresent));
+    }
+    return gone;
+  }
+  // When to look again.
+  Duration interval() const { return is_in_doubt_ ? kSecondLookInterval : kLookInterval; }
+
+ private:
+  Agent& agent_;
+  std::atomic<std::int64_t>& call_count_;
+  std::map<std::string, Future<void>> looks_;
+  std::map<std::string, Contact> contacts_;
+  bool is_in_doubt_ = false;
+};
+
+struct Gather::Deputy {
+  Watch watch;
+  std::optional<Future<std::vector<std::string>>> asked;  // who waits
+  TimePoint asks_at = TimePoint();
+  std::vector<std::string> missing;
+
+  ~Deputy() {
+    if (asked) asked->on_done([](const CallResult<std::vector<std::string>>&) {});
+  }
 };
 
 // Any thread. Shared with the functions that others call, which may be called for longer.
@@ -171,7 +239,10 @@ class Gather::Hall {
     Promise<GatherAnswer> promise;
     Place place{ticket, promise.future()};
     if (parting_) {
-      promise.set(*parting_);
+      // Perhaps it has not heard how its gather ended, as it lost its connection.
+      CallResult<GatherAnswer> answer = core_.outcome_of(arrival).value_or(*parting_);
+      lock.unlock();
+      promise.set(std::move(answer));
       return place;
     }
     promises_.emplace(ticket, std::move(promise));
@@ -201,12 +272,27 @@ class Gather::Hall {
     answer(std::move(lock), std::move(replies));
   }
 
-  // Nobody is let in any more, until `open`. Who has yet to hear of an end.
+  // Nobody if that is not for `deputy` to know: the leader is here, or another one is the first.
+  std::vector<std::string> waiting(const std::string& set, const std::string& deputy) {
+    const std::lock_guard lock(mutex_);
+    if (visitors_.contains(set)) return {};
+    return core_.waiting_with(set, deputy);
+  }
+  void fail_without(const std::string& set, const std::string& deputy, const std::string& name,
+                    const CallError& error) {
+    std::unique_lock lock(mutex_);
+    if (visitors_.contains(set) || core_.waiting_with(set, deputy).empty()) return;
+    auto replies = core_.fail_without(set, name, error);
+    answer(std::move(lock), std::move(replies));
+  }
+
+  // Nobody is let in any more, until `open`, but for those who have yet to hear of an end: they are
+  // returned.
   std::vector<GatherHall::Unsettled> part(std::uint64_t process) {
     std::unique_lock lock(mutex_);
     parting_ = GatherAnswer{GatherVerdict::Parting, {process, 0}, nullptr};
     auto unsettled = core_.unsettled();
-    auto replies = core_.clear(*parting_);
+    auto replies = core_.dismiss(*parting_);
     answer(std::move(lock), std::move(replies));
     return unsettled;
   }
@@ -255,10 +341,19 @@ Gather::Gather(Functions& functions, GatherOptions options)
                                   std::uint64_t count) {
     return settled(set, {leader, number}, count);
   };
+  const auto tell_waiting = [hall = hall_](std::string set, std::string deputy) {
+    return hall->waiting(set, deputy);
+  };
+  const auto hear_gone = [hall = hall_](std::string set, std::string deputy, std::string name,
+                                        std::string reason) {
+    hall->fail_without(set, deputy, name, cannot_come(name, reason));
+  };
+  const auto told = functions.add(std::string(kWaiting), tell_waiting, {.run = Run::Inline});
+  const auto heard = functions.add(std::string(kGone), hear_gone, {.run = Run::Inline});
   const auto added = functions.add(std::string(kArrive), arrive, {.run = Run::Inline});
   const auto present = functions.add(std::string(kPresent), [] {}, {.run = Run::Inline});
   const auto asked = functions.add(std::string(kSettled), ask_settled, {.run = Run::Inline});
-  MUSTER_ASSERT(added && present && asked);
+  MUSTER_ASSERT(added && present && asked && told && heard);
 }
 
 Gather::~Gather() = default;
@@ -312,6 +407,7 @@ CallResult<Gather::Values> Gather::gather(Agent& agent, const Circle& circle, st
     arrival.place = *place;
   }
   TimePoint sent_away_since = kNever;
+  std::pair<std::string, std::uint64_t> sent_away_by;
   std::uint64_t parting = 0;  // a leader that leaves
   CallResult<Values> outcome;
   while (true) {
@@ -330,9 +426,13 @@ CallResult<Gather::Values> Gather::gather(Agent& agent, const Circle& circle, st
     {
       const std::lock_guard lock(mutex_);
       arrival.process = own->second;
+      arrival.leader = members.begin()->second;
+      arrival.place = lines_.go_to(circle.key, arrival.place, arrival.leader);
       lines_.fill_awaits(arrival);
     }
     const auto& [leader, process] = *members.begin();
+    if (sent_away_by != std::pair(leader, process)) sent_away_since = kNever;
+    sent_away_by = {leader, process};
     CallResult<GatherAnswer> answer = GatherAnswer();
     if (process == 0 || process != parting) {
       answer = leader == self ? lead(agent, circle, errand) : follow(agent, circle, leader, errand);
@@ -423,21 +523,25 @@ CallResult<GatherAnswer> Gather::follow(Agent& agent, const Circle& circle,
   // A process that may have the arrival, and may have told others what came of it.
   std::uint64_t holder = 0;
   Contact contact;
+  Deputy deputy{{agent, own_call_count_}, {}, clock.now() + kLookInterval, {}};
   while (true) {
     const std::uint64_t process = agent.process_of(leader);
     const auto is_lost = [&] { return holder != 0 && agent.process_of(leader) != holder; };
     if (is_lost()) return call_failed(lost_leader(leader, process));
     arrival.is_repeat = holder != 0;
+    arrival.attempt = ++last_attempt_;
     ++own_call_count_;
     const Future<GatherAnswer> future =
         call<ArriveType, GatherAnswer>(agent, leader, seconds_until(errand.deadline, clock.now()),
                                        kArrive, std::as_const(arrival));
     const CallResult<GatherAnswer>* outcome = nullptr;
     while (outcome == nullptr) {
-      outcome = future.wait_until(clock.now() + kLookInterval);
+      outcome = future.wait_until(clock.now() + deputy.watch.interval());
       if (outcome != nullptr) break;
       // Others may take this worker for the leader.
       hall_->look(circle.key);
+      // Who does not live any more is taken out of a group whose members come and go.
+      if (!circle.is_everyone) stand_in(agent, circle, leader, deputy);
       if (!is_lost()) continue;
       future.on_done([](const CallResult<GatherAnswer>&) {});
       return call_failed(lost_leader(leader, agent.process_of(leader)));
@@ -463,13 +567,9 @@ CallResult<GatherAnswer> Gather::follow(Agent& agent, const Circle& circle,
 CallResult<GatherAnswer> Gather::lead(Agent& agent, const Circle& circle, const Errand& errand) {
   const SystemClock clock;
   const auto [ticket, future] = hall_->arrive(errand.arrival);
-  std::map<std::string, Future<void>> looks;
-  std::map<std::string, Contact> contacts;
-  bool is_in_doubt = false;
+  Watch watch(agent, own_call_count_);
   while (!future.done()) {
-    const Duration interval = circle.is_everyone ? kMembersInterval
-                              : is_in_doubt      ? kSecondLookInterval
-                                                 : kLookInterval;
+    const Duration interval = circle.is_everyone ? kMembersInterval : watch.interval();
     const TimePoint next = std::min(errand.deadline, clock.now() + interval);
     if (future.wait_until(next) != nullptr) break;
     if (clock.now() >= errand.deadline) {
@@ -482,29 +582,38 @@ CallResult<GatherAnswer> Gather::lead(Agent& agent, const Circle& circle, const 
     hall_->look(circle.key);
     // Who does not live any more is taken out of a group whose members come and go.
     if (circle.is_everyone) continue;
-    is_in_doubt = false;
-    for (const std::string& name : hall_->missing(circle.key, ticket)) {
-      const auto look = looks.find(name);
-      if (look != looks.end() && look->second.done()) {
-        const CallResult<> outcome = look->second.wait();
-        if (outcome) contacts.erase(name);
-        is_in_doubt = is_in_doubt || !outcome;
-        if (!outcome && contacts[name].is_gone(outcome.error(), clock.now())) {
-          hall_->fail(circle.key, ticket,
-                      {outcome.error().kind,
-                       fmt::format("{} cannot come to the gather any more: {}", name,
-                                   outcome.error().message),
-                       "", true});
-        }
-        looks.erase(look);
-      }
-      if (looks.contains(name)) continue;
-      ++own_call_count_;
-      looks.emplace(name, call<PresentType, void>(agent, name, 0, kPresent));
+    if (const auto gone = watch.look(hall_->missing(circle.key, ticket), clock.now())) {
+      hall_->fail(circle.key, ticket, cannot_come(gone->name, gone->error.message));
     }
   }
-  for (const auto& [name, look] : looks) look.on_done([](const CallResult<>&) {});
   return future.wait();
+}
+
+void Gather::stand_in(Agent& agent, const Circle& circle, const std::string& leader,
+                      Deputy& deputy) {
+  const TimePoint now = SystemClock().now();
+  const std::string self = agent.self().name();
+  if (deputy.asked && deputy.asked->done()) {
+    const CallResult<std::vector<std::string>> waiting = deputy.asked->wait();
+    deputy.asked.reset();
+    deputy.asks_at = now + kLookInterval;
+    deputy.missing.clear();
+    if (waiting && !waiting->empty()) {
+      std::set_difference(circle.names.begin(), circle.names.end(), waiting->begin(),
+                          waiting->end(), std::back_inserter(deputy.missing));
+      std::erase(deputy.missing, leader);  // whose connection tells
+    }
+  }
+  if (!deputy.asked && now >= deputy.asks_at) {
+    ++own_call_count_;
+    deputy.asked =
+        call<WaitingType, std::vector<std::string>>(agent, leader, 0, kWaiting, circle.key, self);
+  }
+  const auto gone = deputy.watch.look(deputy.missing, now);
+  if (!gone) return;
+  ++own_call_count_;
+  call<GoneType, void>(agent, leader, 0, kGone, circle.key, self, gone->name, gone->error.message)
+      .on_done([](const CallResult<>&) {});
 }
 
 CallResult<> Gather::quiesce(Agent& agent, const std::vector<std::string>& names,

@@ -7,8 +7,9 @@
 // begin to count anew with it; those who wait already go on to wait, now for the set as it is then.
 // How they agree on that is in GatherHall.
 //
-// A worker that dies meanwhile is noticed by the leader, which looks after those who are missing,
-// and a leader that dies by everybody whose call it held: it may have told some of them already
+// A worker that dies meanwhile is noticed by the leader, which looks after those who are missing;
+// while the leader itself has not come, the first of those who wait does so for it. A leader that
+// dies is noticed by everybody whose call it held: it may have told some of them already
 // that all have come, so the others fail, even if it is started again at once. A connection that is
 // cut while both live costs nothing: whoever had come by it comes again, and the leader remembers
 // how gathers ended until all have heard of it.
@@ -69,6 +70,8 @@ class Gather {
   class Hall;  // where the leader holds those who have come
   struct Circle;
   struct Errand;
+  class Watch;
+  struct Deputy;
 
   std::string key_of(std::string_view kind);
   CallResult<Values> gather(Agent& agent, const Circle& circle, std::string value,
@@ -76,6 +79,9 @@ class Gather {
   CallResult<GatherAnswer> lead(Agent& agent, const Circle& circle, const Errand& errand);
   CallResult<GatherAnswer> follow(Agent& agent, const Circle& circle, const std::string& leader,
                                   const Errand& errand);
+  // Looks after those who are missing while the leader has not come itself, if that is for this
+  // worker to do.
+  void stand_in(Agent& agent, const Circle& circle, const std::string& leader, Deputy& deputy);
   // Done once nobody here waits at that place any more.
   Future<void> settled(const std::string& set, const GatherEra& era, std::uint64_t count);
   void leave(const std::string& set, const GatherPlace& place);
@@ -94,6 +100,7 @@ class Gather {
   };
   std::vector<Asking> asking_;  // whether somebody has heard of an end
   std::atomic<std::int64_t> own_call_count_ = 0;
+  std::atomic<std::uint64_t> last_attempt_ = 0;
 };
 
 }  // namespace muster::rpc

@@ -5,12 +5,17 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <tuple>
 
 namespace muster::rpc {
 namespace {
 
 CallError refusal(std::string text) { return {CallErrorKind::Remote, std::move(text), "", true}; }
+
+CallError gave_up(const std::string& name) {
+  return refusal(fmt::format("worker {} has given up on this gather", name));
+}
 
 GatherAnswer elsewhere(const GatherEra& era) { return {GatherVerdict::Elsewhere, era, nullptr}; }
 GatherAnswer again(const GatherEra& era) { return {GatherVerdict::Again, era, nullptr}; }
@@ -59,10 +64,16 @@ GatherHall::Arrived GatherHall::arrive(GatherArrival arrival, Ticket ticket) {
     return out;
   }
   note_settled(*set, arrival);
+  drop_strangers(*set, arrival, out);
   Waiting waiting{std::move(arrival), ticket};
   ++waiting_count_;
   if (!judge(*set, waiting, out)) {
-    set->strangers.push_back(std::move(waiting));
+    const auto [place, is_first] = set->strangers.try_emplace(key_of(waiting.arrival));
+    if (is_first) {
+      place->second = std::move(waiting);
+    } else {
+      take_over(*set, place->second, std::move(waiting), out);
+    }
     out.needs_look = true;
   }
   return out;
@@ -82,6 +93,29 @@ void GatherHall::note_settled(Set& set, const GatherArrival& arrival) {
   }
   if (is_ours) set.awaits[arrival.name] = std::max(set.awaits[arrival.name], awaits);
   forget_settled(set);
+}
+
+GatherHall::StrangerKey GatherHall::key_of(const GatherArrival& arrival) {
+  return {arrival.name, arrival.process, arrival.place};
+}
+
+// The oldest of those that the same worker has given up on since: nobody waits for their answers.
+void GatherHall::drop_strangers(Set& set, const GatherArrival& arrival, Arrived& out) {
+  const GatherEra& era = arrival.place.era;
+  const auto key_at = [&](const Point& point) {
+    const GatherPlace place{arrival.place.line, {era.leader, point.era}, point.count};
+    return StrangerKey{arrival.name, arrival.process, place};
+  };
+  const auto begin = set.strangers.lower_bound(key_at({}));
+  const auto end = set.strangers.lower_bound(key_at({arrival.awaits_era, arrival.awaits_count}));
+  if (static_cast<std::size_t>(std::distance(begin, end)) <= kGivenUpMax) return;
+  reply(begin->second, elsewhere(set.era), out);
+  set.strangers.erase(begin);
+}
+
+void GatherHall::take_over(Set& set, Waiting& place, Waiting waiting, Arrived& out) {
+  if (waiting.arrival.attempt >= place.arrival.attempt) std::swap(place, waiting);
+  reply(waiting, elsewhere(set.era), out);
 }
 
 void GatherHall::forget_settled(Set& set) {
@@ -123,6 +157,7 @@ bool GatherHall::judge(Set& set, Waiting& waiting, Arrived& out) {
   const auto member = set.members.find(arrival.name);
   if (member == set.members.end() || member->second != arrival.process) return false;
   if (!check_line(set, waiting, out)) return true;
+  end_given_up(set, arrival.name, out);
   const GatherPlace& place = arrival.place;
   const Point point{place.era.number, place.count};
   const bool is_ours = place.era.leader == set.era.leader;
@@ -137,7 +172,6 @@ bool GatherHall::judge(Set& set, Waiting& waiting, Arrived& out) {
   } else if (place.era != set.era) {
     reply(waiting, again(set.era), out);
   } else {
-    fail_given_up(set, arrival, out);
     take_place(set, std::move(waiting), out);
   }
   return true;
@@ -160,6 +194,14 @@ bool GatherHall::check_line(Set& set, Waiting& waiting, Arrived& out) {
     for (const Waiting& one : rest) reply(one, again(set.era), out);
   }
   if (!is_new) return true;
+  if (waiting.arrival.leader != 0 && waiting.arrival.leader != set.era.leader) {
+    reply(waiting, elsewhere(set.era), out);
+    return false;
+  }
+  if (!set.is_first) {
+    reply(waiting, again(set.era), out);
+    return false;
+  }
   place.era = set.era;
   waiting.arrival.awaits_era = set.era.number;
   set.lines[waiting.arrival.name] = {waiting.arrival.process, place.line, false};
@@ -167,32 +209,48 @@ bool GatherHall::check_line(Set& set, Waiting& waiting, Arrived& out) {
   return true;
 }
 
-void GatherHall::fail_given_up(Set& set, const GatherArrival& arrival, Arrived& out) {
-  if (arrival.awaits_era != set.era.number) return;
+void GatherHall::end_given_up(Set& set, const std::string& name, Arrived& out) {
+  const auto awaits = set.awaits.find(name);
+  if (awaits == set.awaits.end() || awaits->second.era != set.era.number) return;
   std::vector<std::uint64_t> given_up;
-  for (const auto& [count, meeting] : set.meetings) {
-    if (count < arrival.awaits_count && !meeting.present.contains(arrival.name)) {
-      given_up.push_back(count);
-    }
+  std::size_t here_count = 0;
+  for (auto one = set.meetings.rbegin(); one != set.meetings.rend(); ++one) {
+    if (one->first >= awaits->second.count) continue;
+    const bool is_here = one->second.present.contains(name);
+    if (!is_here || ++here_count > kGivenUpMax) given_up.push_back(one->first);
   }
   for (const std::uint64_t count : given_up) {
-    end(set, count,
-        call_failed(refusal(fmt::format("worker {} has given up on this gather", arrival.name))),
-        out);
+    auto& present = set.meetings.at(count).present;
+    if (const auto node = present.extract(name)) reply(node.mapped(), elsewhere(set.era), out);
+    if (present.empty()) {
+      set.meetings.erase(count);
+    } else {
+      end(set, count, call_failed(gave_up(name)), out);
+    }
   }
 }
 
 void GatherHall::take_place(Set& set, Waiting waiting, Arrived& out) {
   const std::string name = waiting.arrival.name;
   const GatherArrival& arrival = waiting.arrival;
+  const Point point{set.era.number, arrival.place.count};
   set.lines.try_emplace(name, LineHere{arrival.process, arrival.place.line, true});
-  Meeting& meeting = set.meetings[arrival.place.count];
-  const auto [entry, is_first] = meeting.present.try_emplace(name);
-  // It comes again, as its connection was lost: nobody waits for the first answer.
-  if (!is_first) reply(entry->second, elsewhere(set.era), out);
-  entry->second = std::move(waiting);
+  const auto [meeting, is_new] = set.meetings.try_emplace(point.count);
+  auto& present = meeting->second.present;
+  const auto [entry, is_first] = present.try_emplace(name);
+  if (is_first) {
+    entry->second = std::move(waiting);
+  } else {
+    take_over(set, entry->second, std::move(waiting), out);
+  }
   // Who is in the set may have changed since the leader looked last.
-  if (meeting.present.size() == set.members.size()) out.needs_look = true;
+  if (present.size() == set.members.size()) out.needs_look = true;
+  if (!is_new) return;
+  for (const auto& [other, awaits] : set.awaits) {
+    if (awaits <= point) continue;
+    end(set, point.count, call_failed(gave_up(other)), out);
+    return;
+  }
 }
 
 // Those who have come to the era that ends here are `again`.
@@ -203,6 +261,7 @@ void GatherHall::begin_era(Set& set, std::uint64_t leader_process, std::vector<W
   set.meetings.clear();
   set.lines.clear();
   set.awaits.clear();
+  set.is_first = set.era.leader == 0;
   set.era = {leader_process, ++last_era_};
 }
 
@@ -221,7 +280,7 @@ std::vector<GatherHall::Reply> GatherHall::look(const std::string& set_name,
     set.era.number = 0;
     return std::move(out.replies);
   }
-  std::vector<Waiting> waiting = std::exchange(set.strangers, {});
+  std::vector<Waiting> waiting = take_strangers(set);
   if (set.era.number == 0 || set.era.leader != process || set.members != members) {
     if (set.era.leader != process) set.over.clear();
     begin_era(set, process, waiting);
@@ -262,7 +321,7 @@ void GatherHall::end(Set& set, std::uint64_t count, const CallResult<GatherAnswe
     over.lines.emplace(name, set.lines.at(name));
   }
   for (const auto& [name, process] : set.members) {
-    if (name != set.leader) over.unsettled.emplace(name, process);
+    if (name != set.leader || !over.lines.contains(name)) over.unsettled.emplace(name, process);
   }
   if (over.unsettled.empty()) return;
   set.over.push_back(std::move(over));
@@ -300,8 +359,54 @@ std::vector<GatherHall::Reply> GatherHall::fail(const std::string& set_name, Tic
   return std::move(out.replies);
 }
 
+std::vector<std::string> GatherHall::waiting_with(const std::string& set_name,
+                                                  const std::string& first) const {
+  const auto found = sets_.find(set_name);
+  if (found == sets_.end()) return {};
+  const auto& strangers = found->second.strangers;
+  const auto& meetings = found->second.meetings;
+  std::set<std::string> names;
+  const auto is_first = [&](const std::string& name) { return first <= name; };
+  const auto name_of = [](const auto& stranger) { return stranger.second.arrival.name; };
+  if (!strangers.empty() && !is_first(name_of(*strangers.begin()))) return {};
+  for (const auto& [count, meeting] : meetings) {
+    if (!is_first(meeting.present.begin()->first)) return {};
+    for (const auto& [name, waiting] : meeting.present) names.insert(name);
+  }
+  for (const auto& one : strangers) names.insert(name_of(one));
+  if (!names.contains(first)) return {};
+  return {names.begin(), names.end()};
+}
+
+std::vector<GatherHall::Reply> GatherHall::fail_without(const std::string& set_name,
+                                                        const std::string& name,
+                                                        const CallError& error) {
+  const auto found = sets_.find(set_name);
+  if (found == sets_.end()) return {};
+  Set& set = found->second;
+  Arrived out;
+  std::vector<std::uint64_t> counts;
+  for (const auto& [count, meeting] : set.meetings) {
+    if (!meeting.present.contains(name)) counts.push_back(count);
+  }
+  for (const std::uint64_t count : counts) end(set, count, call_failed(error), out);
+  const bool is_here =
+      std::any_of(set.strangers.begin(), set.strangers.end(),
+                  [&](const auto& one) { return one.second.arrival.name == name; });
+  if (is_here) return std::move(out.replies);
+  for (const Waiting& one : take_strangers(set)) reply(one, call_failed(error), out);
+  return std::move(out.replies);
+}
+
+std::vector<GatherHall::Waiting> GatherHall::take_strangers(Set& set) {
+  std::vector<Waiting> all;
+  for (auto& [key, waiting] : set.strangers) all.push_back(std::move(waiting));
+  set.strangers.clear();
+  return all;
+}
+
 std::vector<GatherHall::Waiting> GatherHall::take_all(Set& set) {
-  std::vector<Waiting> all = std::exchange(set.strangers, {});
+  std::vector<Waiting> all = take_strangers(set);
   for (auto& [count, meeting] : set.meetings) {
     for (auto& [name, waiting] : meeting.present) all.push_back(std::move(waiting));
   }
@@ -315,6 +420,7 @@ std::vector<GatherHall::Unsettled> GatherHall::unsettled() const {
   for (const auto& [name, set] : sets_) {
     for (const Over& one : set.over) {
       for (const auto& [worker, process] : one.unsettled) {
+        if (worker == set.leader) continue;
         all.push_back({name, worker, {set.era.leader, one.point.era}, one.point.count});
       }
     }
@@ -323,21 +429,34 @@ std::vector<GatherHall::Unsettled> GatherHall::unsettled() const {
         if (worker != set.leader) all.push_back({name, worker, set.era, count});
       }
     }
-    for (const Waiting& one : set.strangers) {
+    for (const auto& [key, one] : set.strangers) {
       all.push_back({name, one.arrival.name, one.arrival.place.era, one.arrival.place.count});
     }
   }
   return all;
 }
 
-std::vector<GatherHall::Reply> GatherHall::clear(const CallResult<GatherAnswer>& answer) {
+std::vector<GatherHall::Reply> GatherHall::dismiss(const CallResult<GatherAnswer>& answer) {
   std::vector<Reply> replies;
   for (auto& [name, set] : sets_) {
     for (const Waiting& one : take_all(set)) replies.push_back({one.ticket, answer});
   }
-  sets_.clear();
   MUSTER_ASSERT(waiting_count_ == 0);
   return replies;
+}
+
+std::vector<GatherHall::Reply> GatherHall::clear(const CallResult<GatherAnswer>& answer) {
+  auto replies = dismiss(answer);
+  sets_.clear();
+  return replies;
+}
+
+std::optional<CallResult<GatherAnswer>> GatherHall::outcome_of(const GatherArrival& arrival) const {
+  const auto set = sets_.find(arrival.set);
+  if (set == sets_.end()) return std::nullopt;
+  const Over* const over = find_over(set->second, arrival);
+  if (over == nullptr) return std::nullopt;
+  return over->answer;
 }
 
 std::size_t GatherHall::outcome_count(const std::string& set) const {
@@ -374,6 +493,21 @@ GatherPlace GatherLines::take_next(Line& line) {
 bool GatherLines::is_at(const Line& line, const GatherPlace& place) {
   if (line.number != place.line) return false;
   return line.era == place.era || (place.era.leader == 0 && !line.was_told);
+}
+
+GatherPlace GatherLines::go_to(const std::string& set, const GatherPlace& mine,
+                               std::uint64_t leader) {
+  const auto found = lines_.find(set);
+  if (found == lines_.end() || leader == 0) return mine;
+  Line& line = found->second;
+  if (line.era.leader != 0 || !is_at(line, mine)) return mine;
+  if (line.asked == 0) line.asked = leader;
+  if (line.asked == leader) return mine;
+  line.asked = leader;
+  line.number = ++last_number_;
+  line.next = 0;
+  line.taken.erase(mine);
+  return take_next(line);
 }
 
 void GatherLines::came_to(const std::string& set, const GatherPlace& mine, const GatherEra& era) {
@@ -428,7 +562,8 @@ void GatherLines::fill_awaits(GatherArrival& arrival) const {
     // As in is_at.
     const bool is_first = one.era.leader == 0 && one.line == line.number && !line.was_told;
     const GatherEra& era = is_first && arrival.place.era == line.era ? line.era : one.era;
-    if (era.leader != arrival.place.era.leader) continue;
+    // Without an era it may wait for the outcome of any.
+    if (era.leader != arrival.place.era.leader && era.leader != 0) continue;
     const auto before = std::pair(arrival.awaits_era, arrival.awaits_count);
     std::tie(arrival.awaits_era, arrival.awaits_count) =
         std::min(before, std::pair(era.number, one.count));

@@ -3,8 +3,9 @@
 // Workers of one set count their gathers, so that one that gave up, or did not hear of the end of
 // the last one, still meets the others at the right one. A process that was started again has not
 // counted with the others. So all of them begin anew then: the leader begins a new era, and tells
-// whoever comes with another one. Whoever has not been told yet comes without one, and is taken to
-// mean the one that it finds. What ended in an older era stays as it ended.
+// whoever comes with another one. Whoever has not been told yet comes without one; it has counted
+// with the others only if this is the first era of this leader. What ended in an older era stays as
+// it ended.
 //
 // Pure: no I/O, no clock, no threads. Whoever owns it says who came and who is in the set, and
 // hands on the replies.
@@ -15,6 +16,7 @@
 //  2. Nobody hears of an outcome of which it was not a part.
 //  3. Whoever comes while the leader is here is answered, or waits at a gather that can still
 //     become complete: one on which a worker has given up before it came fails for all.
+//  4. A worker that tries again and again leaves few arrivals behind, not all of them.
 #pragma once
 
 #include "muster/rpc/call_error.h"
@@ -26,8 +28,10 @@
 #include <limits>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -66,13 +70,18 @@ struct GatherArrival {
   std::uint64_t awaits_count = 0;
   // The leader may have had this arrival before.
   bool is_repeat = false;
+  // Counts what this worker sends. Of two that come to the same place nobody waits for the one that
+  // was sent first, also if it arrives last, by a connection that was lost.
+  std::uint64_t attempt = 0;
+  // Which process it takes for the leader; 0: any.
+  std::uint64_t leader = 0;
   std::string value;
 };
 template <typename Archive>
 void describe_fields(Archive& archive, GatherArrival& arrival) {
   archive(arrival.set, arrival.name, arrival.process, arrival.place.line, arrival.place.era.leader,
           arrival.place.era.number, arrival.place.count, arrival.awaits_era, arrival.awaits_count,
-          arrival.is_repeat, arrival.value);
+          arrival.is_repeat, arrival.attempt, arrival.leader, arrival.value);
 }
 
 enum class GatherVerdict : std::uint8_t {
@@ -107,6 +116,9 @@ class GatherHall {
   static constexpr std::size_t kSetsMax = 256;
   // Those who wait, in all sets together. More are refused.
   static constexpr std::size_t kWaitingMax = 65536;
+  // Arrivals of one worker that it has given up on. They count as long as they are there: the
+  // others may have come to the same gather in time.
+  static constexpr std::size_t kGivenUpMax = 8;
   // Outcomes of one set of which not everybody is known to have heard.
   static constexpr std::size_t kOutcomesMax = 64;
 
@@ -133,6 +145,12 @@ class GatherHall {
   // The end of that gather, for all, also for those who come too late for it.
   std::vector<Reply> fail(const std::string& set, Ticket ticket, const CallError& error);
 
+  // All who wait in that set, if `first` is the first of them; else nobody.
+  std::vector<std::string> waiting_with(const std::string& set, const std::string& first) const;
+  // The end of all gathers of that set to which `name` has not come.
+  std::vector<Reply> fail_without(const std::string& set, const std::string& name,
+                                  const CallError& error);
+
   // Those who may not have heard yet how their gathers ended, and at which places.
   struct Unsettled {
     std::string set;
@@ -142,8 +160,12 @@ class GatherHall {
   };
   std::vector<Unsettled> unsettled() const;
 
-  // All who wait get that answer, and everything is forgotten.
+  // All who wait get that answer.
+  std::vector<Reply> dismiss(const CallResult<GatherAnswer>& answer);
+  // Likewise, and everything is forgotten.
   std::vector<Reply> clear(const CallResult<GatherAnswer>& answer);
+  // How the gather ended to which this one comes, if it did.
+  std::optional<CallResult<GatherAnswer>> outcome_of(const GatherArrival& arrival) const;
 
   std::size_t set_count() const { return sets_.size(); }
   std::size_t waiting_count() const { return waiting_count_; }
@@ -157,6 +179,7 @@ class GatherHall {
 
     friend auto operator<=>(const Point&, const Point&) = default;
   };
+  using StrangerKey = std::tuple<std::string, std::uint64_t, GatherPlace>;  // name and process
   struct Waiting {
     GatherArrival arrival;
     Ticket ticket = 0;
@@ -177,13 +200,14 @@ class GatherHall {
     GatherMembers unsettled;                // who may not have heard of it
   };
   struct Set {
-    GatherEra era;  // number 0: the leader has not been here yet, or does not lead any more
+    GatherEra era;          // number 0: the leader has not been here yet, or does not lead any more
+    bool is_first = false;  // no other one was before this era, here
     std::string leader;
     GatherMembers members;
     std::map<std::string, LineHere> lines;  // with which they came to this era
     std::map<std::string, Point> awaits;
     std::map<std::uint64_t, Meeting> meetings;  // by count
-    std::vector<Waiting> strangers;             // of whom the leader has yet to say something
+    std::map<StrangerKey, Waiting> strangers;   // of whom the leader has yet to say something
     std::deque<Over> over;
     Point forgotten;  // up to here, outcomes that somebody may still ask for may be missing
     std::uint64_t used = 0;
@@ -192,18 +216,23 @@ class GatherHall {
   // Nothing if there is no room.
   Set* enter(const std::string& name);
   void note_settled(Set& set, const GatherArrival& arrival);
+  static StrangerKey key_of(const GatherArrival& arrival);
+  void drop_strangers(Set& set, const GatherArrival& arrival, Arrived& out);
   static const Over* find_over(const Set& set, const GatherArrival& arrival);
   // False: only `look` can say.
   bool judge(Set& set, Waiting& waiting, Arrived& out);
   // Whether its line is, or can be, one of this era; if not it was answered.
   bool check_line(Set& set, Waiting& waiting, Arrived& out);
   void take_place(Set& set, Waiting waiting, Arrived& out);
+  // The later attempt stays there.
+  void take_over(Set& set, Waiting& place, Waiting waiting, Arrived& out);
   void reply(const Waiting& waiting, CallResult<GatherAnswer> answer, Arrived& out);
-  // Ends the gathers on which it has given up before it came.
-  void fail_given_up(Set& set, const GatherArrival& arrival, Arrived& out);
+  // Ends the gathers on which that worker has given up.
+  void end_given_up(Set& set, const std::string& name, Arrived& out);
   void end(Set& set, std::uint64_t count, const CallResult<GatherAnswer>& answer, Arrived& out);
   void begin_era(Set& set, std::uint64_t leader_process, std::vector<Waiting>& again);
   static void forget_settled(Set& set);
+  static std::vector<Waiting> take_strangers(Set& set);
   std::vector<Waiting> take_all(Set& set);
 
   std::map<std::string, Set> sets_;
@@ -220,6 +249,8 @@ class GatherLines {
 
   // The next place; nothing if there are too many sets at which somebody waits.
   CallResult<GatherPlace> take(const std::string& set);
+  // On the way to that leader. Who has counted with another one, and was told nothing, begins anew.
+  GatherPlace go_to(const std::string& set, const GatherPlace& mine, std::uint64_t leader);
   // It was complete in that era.
   void came_to(const std::string& set, const GatherPlace& mine, const GatherEra& era);
   // The leader has said where to go from `mine`. Stays there if others have heard more since.
@@ -239,7 +270,8 @@ class GatherLines {
   struct Line {
     std::uint64_t number = 0;
     GatherEra era;
-    bool was_told = false;  // where to begin to count
+    bool was_told = false;    // where to begin to count
+    std::uint64_t asked = 0;  // the leader with which it counts, before that one has said anything
     std::uint64_t next = 0;
     std::set<GatherPlace> taken;  // by those who wait
     std::uint64_t used = 0;

@@ -118,10 +118,12 @@ TEST_F(GatherHallTest, BeginsANewEraForAllWhenOneWasStartedAgain) {
   const Ticket a = come("a", {1, era, 3});
   const Ticket b = come("b", {1, era, 3});
   members["c"] = 32;
-  const Ticket c = come("c", {1, {}, 0});
+  const Ticket first = come("c", {1, {}, 0});
   ASSERT_TRUE(is(a, GatherVerdict::Again));
   ASSERT_TRUE(is(b, GatherVerdict::Again));
+  ASSERT_TRUE(is(first, GatherVerdict::Again));
   const GatherEra next = answers.at(b)->era;
+  const Ticket c = come("c", {1, next, 0});
   EXPECT_EQ(answers.at(a)->era, next);
   EXPECT_GT(next.number, era.number);
   come("a", {1, next, 0});
@@ -135,8 +137,7 @@ TEST_F(GatherHallTest, DoesNotTellAProcessWhatCameOfItsPredecessorsGather) {
   for (const char* const name : {"a", "b", "c"}) come(name, {1, {}, 0}, "old");
   EXPECT_EQ(hall.outcome_count(kSet), 1U);
   members["c"] = 32;
-  const Ticket c = come("c", {1, {}, 0});
-  EXPECT_FALSE(is_answered(c));
+  EXPECT_TRUE(is(come("c", {1, {}, 0}), GatherVerdict::Again));
   EXPECT_TRUE(is(come("b", {1, {}, 0}), GatherVerdict::Complete)) << "it has not heard of it";
 }
 
@@ -246,6 +247,107 @@ TEST_F(GatherHallTest, FailsAGatherOnWhichAWorkerHasGivenUpBeforeItCame) {
   EXPECT_TRUE(is(c, GatherVerdict::Complete));
 }
 
+// It comes to the next one before anybody else has come to this one.
+TEST_F(GatherHallTest, FailsAGatherToWhichOthersComeAfterAWorkerHasGivenUpOnIt) {
+  const GatherEra era = era_for("a");
+  const Ticket c = come("c", {1, era, 1});
+  for (const char* const name : {"b", "a"}) {
+    const Ticket late = come(name, {1, era, 0});
+    ASSERT_TRUE(is_answered(late));
+    ASSERT_FALSE(answers.at(late));
+    EXPECT_EQ(answers.at(late).error().message, "worker c has given up on this gather");
+  }
+  come("a", {1, era, 1});
+  come("b", {1, era, 1});
+  EXPECT_TRUE(is(c, GatherVerdict::Complete));
+}
+
+// A worker that has never heard of an era does not know that counts began anew.
+TEST_F(GatherHallTest, BeginsAnewWithThoseWhoseFirstGatherHasFailed) {
+  const Ticket first = come("a", {1, {}, 0});
+  come("b", {1, {}, 0});
+  take(hall.fail(kSet, first, {CallErrorKind::Unreachable, "c is gone", "", true}));
+  members["c"] = 32;
+  Ticket last = 0;
+  for (const char* const name : {"c", "a", "b"}) {
+    const Ticket ticket = come(name, {1, {}, *name == 'c' ? 0U : 1U});
+    ASSERT_TRUE(is(ticket, GatherVerdict::Again));
+    last = come(name, {1, answers.at(ticket)->era, 0});
+  }
+  EXPECT_TRUE(is(last, GatherVerdict::Complete));
+}
+
+// As one that tries again and again, with little patience, while the leader is busy.
+TEST_F(GatherHallTest, KeepsFewArrivalsOfAWorkerThatGivesUpAgainAndAgain) {
+  for (std::uint64_t count = 0; count < 100; ++count) {
+    const auto arrived = hall.arrive(arrival_at("b", {1, {}, count}), ++last_ticket);
+    EXPECT_EQ(arrived.replies.size(), count > GatherHall::kGivenUpMax ? 1U : 0U);
+    EXPECT_LE(hall.waiting_count(), GatherHall::kGivenUpMax + 1);
+  }
+}
+
+TEST_F(GatherHallTest, KeepsFewArrivalsOfAWorkerWhileTheLeaderDoesNotComeAgain) {
+  const GatherEra era = era_for("a");
+  for (std::uint64_t count = 0; count < 100; ++count) {
+    come("b", {1, era, count});
+    EXPECT_LE(hall.waiting_count(), GatherHall::kGivenUpMax + 1);
+    EXPECT_EQ(hall.outcome_count(kSet), 0U);
+  }
+  for (std::uint64_t count = 0; count < 100; ++count) {
+    come("c", {1, era, count});
+    const Ticket a = come("a", {1, era, count});
+    ASSERT_TRUE(is_answered(a)) << count;
+    EXPECT_EQ(answers.at(a).has_value(), count + 1 + GatherHall::kGivenUpMax >= 100) << count;
+  }
+}
+
+// Its connection was lost before the leader came.
+TEST_F(GatherHallTest, LetsAnArrivalThatComesAgainTakeThePlaceOfTheFirst) {
+  GatherArrival arrival = arrival_at("b", {1, {}, 0});
+  (void)hall.arrive(arrival, ++last_ticket);
+  arrival.is_repeat = true;
+  const auto again = hall.arrive(arrival, ++last_ticket);
+  ASSERT_EQ(again.replies.size(), 1U);
+  EXPECT_EQ(again.replies[0].ticket, last_ticket - 1);
+  EXPECT_EQ(hall.waiting_count(), 1U);
+}
+
+TEST_F(GatherHallTest, TellsOnlyTheFirstOfThoseWhoWaitWhoTheyAre) {
+  EXPECT_TRUE(hall.waiting_with(kSet, "b").empty());
+  for (const char* const name : {"b", "c"}) {
+    (void)hall.arrive(arrival_at(name, {1, {}, 0}), ++last_ticket);
+  }
+  EXPECT_EQ(hall.waiting_with(kSet, "b"), (std::vector<std::string>{"b", "c"}));
+  EXPECT_TRUE(hall.waiting_with(kSet, "a").empty()) << "it does not wait";
+  EXPECT_TRUE(hall.waiting_with(kSet, "c").empty());
+  const GatherEra era = era_for("a");
+  for (const char* const name : {"b", "c"}) come(name, {1, era, 0});
+  EXPECT_EQ(hall.waiting_with(kSet, "b"), (std::vector<std::string>{"b", "c"}));
+  EXPECT_TRUE(hall.waiting_with(kSet, "c").empty());
+}
+
+TEST_F(GatherHallTest, FailsThoseWhoWaitForALeaderAndForOneThatCannotCome) {
+  const CallError error{CallErrorKind::Unreachable, "c is gone", "", true};
+  (void)hall.arrive(arrival_at("b", {1, {}, 0}), ++last_ticket);
+  take(hall.fail_without(kSet, "b", error));
+  EXPECT_FALSE(is_answered(last_ticket)) << "it has come";
+  take(hall.fail_without(kSet, "c", error));
+  EXPECT_TRUE(is_answered(last_ticket) && !answers.at(last_ticket));
+  // And those who have counted together go on to do so.
+  const GatherEra era = era_for("a");
+  const Ticket waits = come("b", {1, era, 0});
+  take(hall.fail_without(kSet, "b", error));
+  EXPECT_FALSE(is_answered(waits));
+  take(hall.fail_without(kSet, "c", error));
+  EXPECT_TRUE(is_answered(waits) && !answers.at(waits));
+  come("b", {1, era, 1});
+  come("c", {1, era, 1});
+  const Ticket late = come("a", {1, era, 0});
+  ASSERT_TRUE(is_answered(late) && !answers.at(late));
+  EXPECT_EQ(answers.at(late).error().message, "c is gone");
+  EXPECT_TRUE(is(come("a", {1, era, 1}), GatherVerdict::Complete));
+}
+
 TEST_F(GatherHallTest, RefusesToGuessHowAForgottenGatherEnded) {
   const GatherEra era = era_for("a");
   const auto at = [&](const std::string& name, std::uint64_t count) {
@@ -308,6 +410,39 @@ TEST_F(GatherHallTest, LetsNoMoreWaitThanItsMaximum) {
     ASSERT_EQ(arrived.replies.empty(), number < GatherHall::kWaitingMax);
   }
   EXPECT_EQ(hall.waiting_count(), GatherHall::kWaitingMax);
+}
+
+// As a leader does that leaves its group: one may have lost its connection before it heard.
+TEST_F(GatherHallTest, KnowsHowGathersEndedAfterAllWereDismissed) {
+  const GatherEra era = era_for("a");
+  for (const char* const name : {"a", "b", "c"}) come(name, {1, era, 0}, name);
+  const Ticket b = come("b", {1, era, 1});
+  take(hall.dismiss(GatherAnswer{GatherVerdict::Parting, era, nullptr}));
+  EXPECT_TRUE(is(b, GatherVerdict::Parting));
+  EXPECT_EQ(hall.waiting_count(), 0U);
+  const auto outcome = hall.outcome_of(arrival_at("c", {1, era, 0}));
+  ASSERT_TRUE(outcome && *outcome);
+  EXPECT_EQ((*outcome)->values->at("c"), "c");
+  EXPECT_FALSE(hall.outcome_of(arrival_at("b", {1, era, 1})));
+  EXPECT_FALSE(hall.outcome_of(arrival_at("b", {1, {}, 0})));
+}
+
+// Its connection was lost, and what had been sent by it arrives after what was sent by the next.
+TEST_F(GatherHallTest, PrefersTheLaterAttemptHoweverTheyArrive) {
+  const auto attempt_of_b = [&](const GatherEra& era, std::uint64_t attempt) {
+    GatherArrival arrival = arrival_at("b", {1, era, 0});
+    arrival.attempt = attempt;
+    const Ticket ticket = ++last_ticket;
+    take(hall.arrive(std::move(arrival), ticket).replies);
+    return ticket;
+  };
+  Ticket later = attempt_of_b({}, 2);
+  EXPECT_TRUE(is(attempt_of_b({}, 1), GatherVerdict::Elsewhere));
+  EXPECT_FALSE(is_answered(later));
+  const GatherEra era = era_for("a");
+  later = attempt_of_b(era, 4);
+  EXPECT_TRUE(is(attempt_of_b(era, 3), GatherVerdict::Elsewhere));
+  EXPECT_FALSE(is_answered(later));
 }
 
 // A set that was forgotten is not mixed up with what it was.
