@@ -4,6 +4,7 @@
 #include "muster/rpc/value.h"
 
 #include <chrono>
+#include <span>
 #include <vector>
 
 namespace muster::rpc {
@@ -153,7 +154,12 @@ bool Calls::wait_until_idle(const std::function<bool()>& go_on) {
 
 std::string encode_failure(std::string_view type, std::string_view text) {
   Writer writer;
-  writer.write(type, text);
+  // An EXCEPTION has no buffers: however long it is, all of it is in the control part.
+  for (const std::string& part : {cut_text(std::string(type), kFailureTypeBytesMax),
+                                  cut_text(std::string(text), kFailureTextBytesMax)}) {
+    writer.put_count(part.size());
+    writer.put_raw(std::as_bytes(std::span(part)));
+  }
   return writer.take_control();
 }
 

@@ -128,7 +128,7 @@ class Calls {
   std::condition_variable idle_;
 };
 
-// What an EXCEPTION carries, and back.
+// What an EXCEPTION carries, and back; what is too long is cut.
 std::string encode_failure(std::string_view type, std::string_view text);
 CallError decode_failure(const Message& message);
 

@@ -25,25 +25,13 @@ std::string demangled(const std::type_info& type) {
   return name;
 }
 
-// At the beginning of a character, if it is UTF-8.
-std::string cut(std::string text, std::size_t bytes_max) {
-  if (text.size() <= bytes_max) return text;
-  std::size_t end = bytes_max;
-  while (end > 0 && bytes_max - end < 4 &&
-         (static_cast<unsigned char>(text[end]) & 0xc0U) == 0x80U) {
-    --end;
-  }
-  text.resize(end);
-  text += "…";
-  return text;
-}
-
 bool is_control(char letter) { return static_cast<unsigned char>(letter) < 0x20 || letter == 0x7f; }
 
 // A name that came from outside, for a text.
 std::string quoted(std::string_view name) {
   std::string text = "\"";
-  for (const char letter : cut(std::string(name.substr(0, kQuotedBytesMax + 1)), kQuotedBytesMax)) {
+  for (const char letter :
+       cut_text(std::string(name.substr(0, kQuotedBytesMax + 1)), kQuotedBytesMax)) {
     if (is_control(letter)) {
       text += fmt::format("\\x{:02x}", static_cast<unsigned char>(letter));
     } else {
@@ -84,7 +72,8 @@ Failure describe(const Error& error) {
 
 // All that is ever told of a failure comes by here, whatever it is of.
 void Reply::fail(Failure failure) {
-  failure.text = cut(std::move(failure.text), kFailureTextBytesMax);
+  failure.type = cut_text(std::move(failure.type), kFailureTypeBytesMax);
+  failure.text = cut_text(std::move(failure.text), kFailureTextBytesMax);
   take().fail(std::move(failure));
 }
 

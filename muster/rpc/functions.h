@@ -23,6 +23,7 @@
 #include "muster/rpc/freight.h"
 #include "muster/rpc/future.h"
 #include "muster/rpc/object.h"
+#include "muster/rpc/texts.h"
 #include "muster/rpc/value.h"
 
 #include <atomic>
@@ -42,8 +43,6 @@ namespace muster::rpc {
 
 inline constexpr std::size_t kFunctionNameBytesMax = 255;
 inline constexpr std::size_t kFunctionsMax = 65536;
-// A longer text is cut before it is sent or kept; it is for people.
-inline constexpr std::size_t kFailureTextBytesMax = 65536;
 
 // Why there is no result.
 struct Failure {
@@ -98,7 +97,7 @@ class [[nodiscard]] Reply {
 
   // Each of these at most once, and only one of them.
   void succeed(Writer&& result) { take().succeed(std::move(result)); }
-  void fail(Failure failure);  // a text that is too long is cut
+  void fail(Failure failure);  // what is too long is cut
   // For functions that encode by themselves: whether the result stays here and is given to `keep`
   // instead, and what a Writer of the result is to be given.
   bool keeps_result() const { return sink_->keeps_result(); }

@@ -19,6 +19,18 @@ std::string head_of(const WorkerInfo& me) {
 
 }  // namespace
 
+std::string cut_text(std::string text, std::size_t bytes_max) {
+  if (text.size() <= bytes_max) return text;
+  std::size_t end = bytes_max;
+  while (end > 0 && bytes_max - end < 4 &&
+         (static_cast<unsigned char>(text[end]) & 0xc0U) == 0x80U) {
+    --end;
+  }
+  text.resize(end);
+  text += "…";
+  return text;
+}
+
 std::string timeout_text(Duration timeout) {
   const auto length = std::chrono::duration_cast<std::chrono::milliseconds>(timeout);
   return fmt::format(

@@ -8,12 +8,21 @@
 #include "muster/rpc/message.h"
 #include "muster/rpc/worker_info.h"
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
 
 namespace muster::rpc {
+
+// What is told of a failure is cut before it is sent or kept; it is for people.
+inline constexpr std::size_t kFailureTextBytesMax = 65536;
+inline constexpr std::size_t kFailureTypeBytesMax = 4096;
+
+// The text with "…" in the place of what is too much, at the beginning of a character if it is
+// UTF-8. What was cut so is not cut again.
+std::string cut_text(std::string text, std::size_t bytes_max);
 
 // ---- calls --------------------------------------------------------------------------------------
 

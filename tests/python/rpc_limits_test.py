@@ -1,0 +1,52 @@
+"""What is very long, or cannot be read, on its way between workers."""
+
+import unittest
+
+import muster.rpc as rpc
+from functions import throw
+from workers import TestCase, equal, has, raised
+
+# From here on bytes travel beside a message; and longer texts of native errors are cut.
+OUT_OF_BAND = 8192
+TEXT_MAX = 65536
+
+
+@rpc.define("limits.throw", "(str)->void")
+def throw_text(text):
+    raise ValueError(text)
+
+
+class LongTexts(TestCase):
+    def test_what_a_function_raises_comes_whole(self):
+        def body(worker):
+            for size in (OUT_OF_BAND - 1, OUT_OF_BAND, TEXT_MAX, 1_000_000):
+                text = "x" * size
+                for call in (
+                    lambda: rpc.rpc_sync(worker.next, throw, (ValueError, text)),
+                    lambda: rpc.remote(worker.next, throw, (ValueError, text)).to_here(),
+                    lambda: rpc.remote(worker.name, throw, (ValueError, text)).to_here(),
+                ):
+                    has(raised(ValueError, call), f"ValueError('{text}')")
+
+        self.run_workers(body, size=2)
+
+    def test_what_a_procedure_raises_comes_up_to_the_limit(self):
+        procedure = rpc.Procedure("limits.throw", "(str)->void")
+
+        def body(worker):
+            for size in (OUT_OF_BAND - 1, OUT_OF_BAND, TEXT_MAX, 1_000_000):
+                text = "x" * size
+                told = f"ValueError: {text}"
+                if len(told) > TEXT_MAX:
+                    told = told[:TEXT_MAX] + "…"
+                for call in (
+                    lambda: rpc.rpc_sync(worker.next, procedure, (text,)),
+                    lambda: rpc.remote(worker.next, procedure, (text,)).to_here(),
+                ):
+                    equal(str(raised(RuntimeError, call)), told)
+
+        self.run_workers(body, size=2)
+
+
+if __name__ == "__main__":
+    unittest.main()
