@@ -37,6 +37,12 @@ DeviceRoute response_route(const Request& request) {
   return {.direction = DeviceRoute::Direction::Response, .peer = peer};
 }
 
+Error unwritable_arguments() {
+  const Failure thrown = describe_current_exception();
+  return {ErrorKind::Invalid,
+          fmt::format("the arguments cannot be written: {}: {}", thrown.type, thrown.text)};
+}
+
 CallError unreadable_answer(std::string_view reason) {
   return {CallErrorKind::Remote, fmt::format("its answer cannot be read: {}", reason), "", true};
 }

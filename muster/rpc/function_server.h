@@ -88,14 +88,24 @@ struct Envelope {
   const DeviceRoute* devices = nullptr;  // nothing: its tensors are those of the CPU
 };
 
-// The request that calls a function; the arguments as the callee's signature has them.
+// Requires: an exception is being handled, that of a codec.
+Error unwritable_arguments();
+
+// The request that calls a function; the arguments as the callee's signature has them. Whatever was
+// given away before one of them could not be written is in the freight, for the caller to take
+// back.
 template <typename F, typename... Args>
 Result<Message> encode_call(Envelope envelope, std::string_view name, Args&&... args) {
   Writer writer(std::move(envelope.head));
   writer.set_freight(envelope.freight);
   if (envelope.devices != nullptr) writer.set_route(*envelope.devices);
-  writer.write(name, signature_hash<F>());
-  writer.write(std::forward<Args>(args)...);
+  // A codec of a program's own may throw.
+  try {
+    writer.write(name, signature_hash<F>());
+    writer.write(std::forward<Args>(args)...);
+  } catch (...) {
+    return fail(unwritable_arguments());
+  }
   if (auto written = writer.finish(); !written) return fail(written.error());
   Message message{envelope.type, kNoMessageId, writer.take_control(), {}};
   message.buffers = writer.take_buffers();

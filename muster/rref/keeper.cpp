@@ -254,17 +254,26 @@ CallResult<std::shared_ptr<Handle>> Keeper::remote(const RemoteCall& call) {
   rpc::Writer ids;
   ids.write(handle->rref().bits(), fork.bits());
   rpc::internal::Route route(*with, call.to);
-  auto request = call.encode(ids.take_control(), route);
   rpc::Promise<> promise;
   handle->creation_ = promise.future();
-  if (!request) {
-    const CallError error = refusal(request.error().message);
+  const auto give_up = [&](const CallError& error) {
     not_sent(route.forks);
     creation_ended(handle->owned(), handle->rref(), fork, error);
     // Whoever called is told; nobody else has to be.
     promise.set(call_failed(error));
     (void)handle->creation_->wait();
-    return call_failed(error);
+  };
+  Result<Message> request;
+  try {
+    request = call.encode(ids.take_control(), route);
+  } catch (...) {
+    give_up(refusal("the arguments could not be made"));
+    throw;
+  }
+  if (!request) {
+    CallError error = refusal(request.error().message);
+    give_up(error);
+    return call_failed(std::move(error));
   }
   auto sink = std::make_unique<CreationSink>(shared_from_this(), handle, std::move(route.forks),
                                              std::move(promise), with->callbacks());

@@ -68,7 +68,8 @@ class Handle {
 struct RemoteCall {
   const rpc::Destination& to;
   const std::string& type;  // of the result
-  // Makes the request behind this head.
+  // Makes the request behind this head. What it throws is thrown by `remote`, and nothing is left
+  // of the reference.
   std::function<Result<rpc::Message>(std::string head, rpc::internal::Route& route)> encode;
 };
 

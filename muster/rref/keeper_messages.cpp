@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include <atomic>
+#include <optional>
 #include <utility>
 
 namespace muster::rref {
@@ -252,10 +253,17 @@ void Keeper::respond_with(const rpc::Object& object, rpc::Request& request) {
   writer.set_freight(&freight);
   const rpc::DeviceRoute route = rpc::response_route(request);
   writer.set_route(route);
-  object.write(writer);
-  if (const auto written = writer.finish(); !written) {
+  std::optional<rpc::Failure> failure;
+  // A codec of a program's own may throw.
+  try {
+    object.write(writer);
+    if (const auto written = writer.finish(); !written) failure = {"", written.error().message};
+  } catch (...) {
+    failure = rpc::describe_current_exception();
+  }
+  if (failure) {
     not_sent(freight.forks);
-    return request.responder.fail("", written.error().message);
+    return request.responder.fail(failure->type, failure->text);
   }
   Message response{
       rpc::response_to(request.message.type), rpc::kNoMessageId, writer.take_control(), {}};

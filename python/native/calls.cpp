@@ -67,7 +67,7 @@ class KeptObject final : public HeldObject {
     const Gil gil;
     try {
       write_result(writer, object_.get());
-    } catch (const py::error_already_set& thrown) {
+    } catch (const std::exception& thrown) {
       writer.fail(thrown.what());
     }
   }
@@ -103,7 +103,7 @@ class PythonFunction final : public LineFunction {
       py::object completion = py::cast(Completion(std::move(reply), how_));
       try {
         hooks().run_async(call, completion);
-      } catch (const py::error_already_set& thrown) {
+      } catch (const std::exception& thrown) {
         py::cast<Completion&>(completion).fail("", thrown.what());
       }
       return;
@@ -111,7 +111,7 @@ class PythonFunction final : public LineFunction {
     py::object result;
     try {
       result = hooks().run(call);
-    } catch (const py::error_already_set& thrown) {
+    } catch (const std::exception& thrown) {
       return python::fail(std::move(reply), {"", thrown.what()});
     }
     answer(std::move(reply), result, how_);
@@ -172,7 +172,7 @@ class AnswerSink final : public rpc::CallSink {
     const Gil gil;
     try {
       (void)answer.value();
-    } catch (const py::error_already_set&) {
+    } catch (const std::exception&) {
       // Whoever asks for the value gets it again.
     }
   }

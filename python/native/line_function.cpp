@@ -68,17 +68,17 @@ void answer(rpc::Reply reply, const py::object& result, const Answering& how) {
   rpc::Writer writer;
   std::optional<rpc::Failure> failure;
   const rpc::DeviceRoute route = reply.route();
-  if (reply.keeps_result()) {
-    kept = how.keep(result);
-  } else {
-    writer.set_freight(reply.freight());
-    writer.set_route(route);
-    try {
+  try {
+    if (reply.keeps_result()) {
+      kept = how.keep(result);
+    } else {
+      writer.set_freight(reply.freight());
+      writer.set_route(route);
       how.write(writer, result);
       if (const auto written = writer.finish(); !written) failure = {"", written.error().message};
-    } catch (const std::exception& thrown) {
-      failure = {"", thrown.what()};
     }
+  } catch (const std::exception& thrown) {
+    failure = {"", thrown.what()};
   }
   const Unlocked released;
   if (failure) return reply.fail(std::move(*failure));

@@ -213,7 +213,7 @@ class ServedProcedure final : public LineFunction {
       py::object completion = py::cast(Completion(std::move(reply), how_));
       try {
         runners().run_async(function_.get(), values, completion);
-      } catch (const py::error_already_set& thrown) {
+      } catch (const std::exception& thrown) {
         py::cast<Completion&>(completion).fail("", thrown.what());
       }
       return;

@@ -3,7 +3,7 @@
 import unittest
 
 import muster.rpc as rpc
-from functions import throw
+from functions import echo, throw
 from workers import TestCase, equal, has, raised
 
 # From here on bytes travel beside a message; and longer texts of native errors are cut.
@@ -14,6 +14,23 @@ TEXT_MAX = 65536
 @rpc.define("limits.throw", "(str)->void")
 def throw_text(text):
     raise ValueError(text)
+
+
+class Odd:
+    """What the pickler below makes nonsense of."""
+
+
+class OddPickler:
+    @staticmethod
+    def serialize(obj):
+        made = rpc.internal.serialize(obj)
+        return (*made, "odd") if type(obj) is Odd else made
+
+    deserialize = staticmethod(rpc.internal.deserialize)
+
+
+def use_odd_pickler():
+    rpc.internal._install(OddPickler)
 
 
 class LongTexts(TestCase):
@@ -44,6 +61,19 @@ class LongTexts(TestCase):
                     lambda: rpc.remote(worker.next, procedure, (text,)).to_here(),
                 ):
                     equal(str(raised(RuntimeError, call)), told)
+
+        self.run_workers(body, size=2)
+
+
+class Pickles(TestCase):
+    def test_a_pickler_that_answers_with_nonsense_fails_the_call_and_nobody_else(self):
+        def body(worker):
+            rpc.rpc_sync(worker.next, use_odd_pickler)
+            raised(RuntimeError, rpc.rpc_sync, worker.next, Odd)
+            kept = rpc.remote(worker.next, Odd)
+            for _ in range(2):
+                raised(RuntimeError, kept.to_here)
+            equal(rpc.rpc_sync(worker.next, echo, (5,)), 5)
 
         self.run_workers(body, size=2)
 
