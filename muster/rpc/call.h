@@ -22,14 +22,18 @@
 
 #include <chrono>
 #include <concepts>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <ranges>
+#include <span>
 #include <string>
 #include <string_view>
 #include <tuple>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 namespace muster::rpc {
 
@@ -103,12 +107,35 @@ class Route final : public Freight {
 CallResult<WorkerInfo> find(const Agent& agent, const Destination& to);
 CallError not_initialized();
 
+template <typename T>
+struct ElementOfSpan {};
+template <typename T, std::size_t extent>
+struct ElementOfSpan<std::span<T, extent>> {
+  using Type = std::remove_const_t<T>;
+};
+
+// A row of numbers that is gone when the call is made, where a std::span would be lent: the row
+// itself is sent then, which is the same to the callee.
+template <typename Value, typename Argument>
+concept GoneRow = !std::is_lvalue_reference_v<Argument> && requires {
+  typename ElementOfSpan<Value>::Type;
+}
+&&std::ranges::range<Argument> && !std::ranges::borrowed_range<Argument>;
+
 // The argument as the callee expects it; not copied if it is that already.
 template <typename Parameter, typename Argument>
 decltype(auto) as_parameter(Argument&& argument) {
   using Value = std::remove_cvref_t<Parameter>;
   if constexpr (std::is_same_v<Value, std::remove_cvref_t<Argument>>) {
     return std::forward<Argument>(argument);
+  } else if constexpr (GoneRow<Value, Argument>) {
+    using Row = std::vector<typename ElementOfSpan<Value>::Type>;
+    if constexpr (std::is_same_v<Row, Argument>) {
+      return std::move(argument);
+    } else {
+      const Value row(argument);
+      return Row(row.begin(), row.end());
+    }
   } else {
     return static_cast<Value>(std::forward<Argument>(argument));
   }

@@ -123,6 +123,11 @@ class [[nodiscard]] Reply {
   ReplySink* sink_;
 };
 
+// A result that is copied before what it points into is gone.
+template <typename T>
+concept LentText =
+    std::same_as<T, std::string_view> || std::same_as<T, const char*> || std::same_as<T, char*>;
+
 template <typename T>
 void Reply::succeed_with(T&& value) {
   MUSTER_ASSERT(sink_ != nullptr);
@@ -132,8 +137,13 @@ void Reply::succeed_with(T&& value) {
   Writer writer;
   std::shared_ptr<Object> kept;
   try {
-    if constexpr (std::same_as<Value, std::string_view>) {
-      if (sink_->keeps_result()) return succeed_with(std::string(value));
+    if constexpr (LentText<Value>) {
+      if (sink_->keeps_result()) {
+        if constexpr (std::is_pointer_v<Value>) {
+          if (value == nullptr) return fail({"", "a null pointer was returned for a text"});
+        }
+        return succeed_with(std::string(value));
+      }
     } else {
       if (sink_->keeps_result())
         kept = std::make_shared<TypedObject<Value>>(std::forward<T>(value));
@@ -161,8 +171,9 @@ void Reply::succeed_with(T&& value) {
 //   static constexpr bool kAsynchronous = true;  // the answer may come after the function returned
 //   static void answer(YourFuture<T>&& result, Reply reply);  // reply later, from any thread
 //
-// `answer` must not throw. With kAsynchronous, parameters that are views are refused: the message
-// they point into is gone when the function returns.
+// `answer` must not throw. With kAsynchronous, parameters that are views, or have them in them, are
+// refused: the message they point into is gone when the function returns. So are such results,
+// but for a text (std::string_view) of a function that is not asynchronous.
 template <typename R>
 struct ResultTraits {
   using Value = R;
@@ -268,7 +279,7 @@ struct CallableTypes<R (*)(P...)> {
   static constexpr bool kReferencesAreConst =
       ((!std::is_lvalue_reference_v<P> || std::is_const_v<std::remove_reference_t<P>>)&&...);
   static constexpr bool kReadable = (Decodable<P> && ...);
-  static constexpr bool kHasViews = (kIsView<std::remove_cvref_t<P>> || ...);
+  static constexpr bool owns_parameters() { return (owns_memory<std::remove_cvref_t<P>>() && ...); }
 };
 template <typename R, typename... P>
 struct CallableTypes<R (*)(P...) noexcept> : CallableTypes<R (*)(P...)> {};
@@ -282,10 +293,10 @@ concept Callable = requires {
   typename CallableTypes<F>::Return;
 };
 
-// A std::span would be lent, and nobody knows for how long; a std::string_view is copied.
+// A std::span would be lent, and nobody knows for how long; a text is copied.
 template <typename T>
 concept SendableResult = std::is_void_v<T> || kIsObject<T> ||
-    (Encodable<T> && !std::is_reference_v<T> && (!kIsView<T> || std::same_as<T, std::string_view>));
+    (Encodable<T> && !std::is_reference_v<T> && (!kIsView<T> || LentText<T>));
 
 template <typename F>
 class TypedFunction final : public Function {
@@ -301,8 +312,20 @@ class TypedFunction final : public Function {
       "a parameter of this function cannot be received; muster/rpc/value.h says what can");
   static_assert(SendableResult<typename Traits::Value>,
                 "the result of this function cannot be sent; muster/rpc/value.h says what can");
-  static_assert(!Traits::kAsynchronous || !Types::kHasViews,
-                "an asynchronous function outlives the message that a view would point into");
+  // It outlives the message that a view among its parameters would point into.
+  static constexpr bool owns_parameters() {
+    if constexpr (Traits::kAsynchronous) return Types::owns_parameters();
+    return true;
+  }
+  static_assert(owns_parameters());
+  // A view would point into what the function has left behind. A text alone is copied while that is
+  // still there, unless it comes later.
+  static constexpr bool owns_result() {
+    using Value = typename Traits::Value;
+    if constexpr (Traits::kAsynchronous || !LentText<Value>) return owns_memory<Value>();
+    return true;
+  }
+  static_assert(owns_result());
 
  public:
   TypedFunction(std::string name, F function, FunctionOptions options)

@@ -219,6 +219,41 @@ TEST(Functions, AreNotCalledWithArgumentsThatCannotBeRead) {
             "the arguments of \"add\" (i32,i32)->i32 cannot be read: 4 of 12 bytes are left over");
 }
 
+TEST(Functions, KeepATextThatIsOnlyLentAsOneOfTheirOwn) {
+  class Kept final : public Answer {
+   public:
+    bool keeps_result() const override { return true; }
+    void keep(std::shared_ptr<Object> result) override {
+      ++answer_count;
+      object = std::move(result);
+    }
+    std::shared_ptr<Object> object;
+  };
+  Functions functions;
+  ASSERT_TRUE(functions.add("view", [](const std::string& of) -> std::string_view { return of; }));
+  ASSERT_TRUE(functions.add("text", [](const std::string& of) -> const char* {
+    return of.empty() ? nullptr : of.c_str();
+  }));
+  for (const char* const name : {"view", "text"}) {
+    for (const std::string& argument : {std::string(100, 'a'), std::string()}) {
+      Kept kept;
+      Writer writer;
+      writer.write(argument);
+      Reader reader(writer.control());
+      (*functions.find(name))->invoke(reader, Reply(kept));
+      EXPECT_EQ(kept.answer_count, 1);
+      if (kept.failure) {
+        EXPECT_EQ(*kept.failure, (Failure{"", "a null pointer was returned for a text"}));
+        EXPECT_TRUE(name == std::string("text") && argument.empty());
+        continue;
+      }
+      const auto* const text = dynamic_cast<TypedObject<std::string>*>(kept.object.get());
+      ASSERT_NE(text, nullptr);
+      EXPECT_EQ(const_cast<TypedObject<std::string>*>(text)->value(), argument);
+    }
+  }
+}
+
 TEST(Functions, SayWhichTypesTheyHaveToACallerWithOthers) {
   Functions functions;
   ASSERT_TRUE(functions.add("add", [](int a, int b) { return a + b; }));

@@ -47,6 +47,8 @@ class Object {
 
 template <typename T>
 class TypedObject final : public Object {
+  static_assert(owns_memory<T>());
+
  public:
   explicit TypedObject(T value) : value_(std::move(value)) {}
 

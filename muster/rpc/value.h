@@ -390,17 +390,27 @@ std::uint64_t signature_hash() {
   return internal::SignatureOf<F>::hash();
 }
 
-// Whether a T that was read refers to the memory of the message.
+// Whether a T refers to memory of others: of the message, if it was read. Structures are not looked
+// into: see owns_memory.
 template <typename T>
 inline constexpr bool kIsView = false;
 template <>
 inline constexpr bool kIsView<std::string_view> = true;
+template <>
+inline constexpr bool kIsView<const char*> = true;
+template <>
+inline constexpr bool kIsView<char*> = true;
 template <typename T, std::size_t extent>
 inline constexpr bool kIsView<std::span<T, extent>> = true;
 template <typename T, std::size_t size>
 inline constexpr bool kIsView<std::array<T, size>> = kIsView<T>;
 template <template <typename...> typename Template, typename... Args>
 inline constexpr bool kIsView<Template<Args...>> = (kIsView<Args> || ...);
+
+// True; does not compile if there is a view anywhere in a T, also in the structures that it is made
+// of. For values that are kept for longer than the message, or the function, that they came from.
+template <typename T>
+constexpr bool owns_memory();
 
 // What a message is read with beside its bytes.
 struct MessageContext {
@@ -412,7 +422,7 @@ struct MessageContext {
 template <typename T>
 Result<T> decode(std::string_view control, std::span<const Buffer> buffers = {},
                  const MessageContext& context = {}) {
-  static_assert(!kIsView<T>, "a view would outlive the message; receive what owns its memory");
+  static_assert(owns_memory<T>());
   Reader reader(control, buffers);
   reader.set_freight(context.freight);
   reader.set_device_support(context.device_support);

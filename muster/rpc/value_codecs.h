@@ -44,6 +44,46 @@ concept Described = std::is_class_v<T> && std::is_default_constructible_v<T> &&
 
 namespace internal {
 
+// Looks at the types of fields, as describe_fields names them. Nobody calls it: it is enough that
+// it would compile.
+struct OwnershipCheck {
+  static constexpr bool kReading = false;
+  template <typename... Fields>
+  void operator()(Fields&...) {
+    static_assert((owns_memory<std::remove_cv_t<Fields>>() && ...));
+  }
+  void require(bool, const char*) {}
+};
+
+template <typename T>
+struct PartsOwnMemory : std::true_type {};
+template <typename T, std::size_t size>
+struct PartsOwnMemory<std::array<T, size>> : std::bool_constant<owns_memory<T>()> {};
+template <template <typename...> typename Template, typename... Args>
+struct PartsOwnMemory<Template<Args...>> : std::bool_constant<(owns_memory<Args>() && ...)> {};
+
+}  // namespace internal
+
+template <typename T>
+constexpr bool owns_memory() {
+  static_assert(!kIsView<T>,
+                "a view (std::string_view, const char*, std::span) would outlive what it points "
+                "into; use what owns its memory (std::string, std::vector, Buffer)");
+  constexpr bool kIsIncomplete = std::is_class_v<T> && !requires { sizeof(T); };
+  if constexpr (std::is_void_v<T> || kIsObject<T> || kIsIncomplete) {
+    return true;
+  } else if constexpr (Described<T>) {
+    // Only for what the compiler has to look at for it.
+    [[maybe_unused]] constexpr void (*kCheck)(internal::OwnershipCheck&, T&) =
+        [](internal::OwnershipCheck& archive, T& value) { describe_fields(archive, value); };
+    return true;
+  } else {
+    return internal::PartsOwnMemory<T>::value;
+  }
+}
+
+namespace internal {
+
 template <typename T>
 constexpr std::string_view scalar_name() {
   if constexpr (std::same_as<T, float>) return "f32";
