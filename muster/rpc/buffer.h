@@ -33,6 +33,10 @@ class Buffer {
   std::shared_ptr<const void> owner_;
 };
 
+// What a buffer that is not empty takes beside its bytes: who owns them, and what is lost where
+// memory begins at a multiple of kBufferAlignment. About so much, for those who count.
+inline constexpr std::size_t kBufferOverheadBytes = 128;
+
 // Where memory of ours begins, so that tensors can be used where they are.
 inline constexpr std::size_t kBufferAlignment = 64;
 

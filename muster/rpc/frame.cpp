@@ -236,7 +236,8 @@ Result<> FrameReader::begin_buffers() {
 Result<> FrameReader::next_buffer() {
   buffer_come_bytes_ = 0;
   const std::size_t index = message_.buffers.size();
-  if (index == sizes_.size()) return {};
+  // An empty one needs no memory: there may be many of them in few bytes.
+  if (index == sizes_.size() || sizes_[index] == 0) return {};
   buffer_ = try_allocate(sizes_[index]);
   if (buffer_ == nullptr) {
     return broken(fmt::format("there is no memory for a buffer of {} bytes", sizes_[index]));

@@ -114,6 +114,20 @@ TEST(Frame, BringsMessagesBackHoweverTheyAreCut) {
   }
 }
 
+TEST(Frame, NeedsNoMemoryForEmptyBuffers) {
+  const Message sent = message_of(MessageType::ScriptCall, 1, "x", {0, 5, 0, 0});
+  FrameReader reader;
+  std::vector<Message> got;
+  ASSERT_TRUE(reader.feed(as_bytes(bytes_of(sent)), got));
+  ASSERT_EQ(got.size(), 1U);
+  ASSERT_EQ(got[0].buffers.size(), 4U);
+  for (const std::size_t empty : {0, 2, 3}) {
+    EXPECT_EQ(got[0].buffers[empty].owner(), nullptr);
+    EXPECT_TRUE(got[0].buffers[empty].empty());
+  }
+  EXPECT_NE(got[0].buffers[1].owner(), nullptr);
+}
+
 TEST(Frame, ReadsALargeBufferStraightIntoItsPlace) {
   const Message sent = message_of(MessageType::ScriptCall, 1, "x", {1 << 20});
   const std::string bytes = bytes_of(sent);

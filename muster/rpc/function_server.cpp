@@ -18,9 +18,13 @@ thread_local const WorkerInfo* current_caller = nullptr;
 // Nothing once it has answered.
 thread_local const Responder* current_responder = nullptr;
 
+// What it holds of our memory, which is more than came over the wire.
 std::size_t bytes_of(const Message& message) {
   std::size_t bytes = sizeof message + message.payload.size();
-  for (const Buffer& buffer : message.buffers) bytes += buffer.size();
+  for (const Buffer& buffer : message.buffers) {
+    bytes += sizeof buffer;
+    if (!buffer.empty()) bytes += kBufferOverheadBytes + buffer.size();
+  }
   return bytes;
 }
 

@@ -81,6 +81,14 @@ void Reader::get_raw(std::span<std::byte> out) {
   next_ += out.size();
 }
 
+bool Reader::may_charge() {
+  const auto size = static_cast<std::size_t>(end_ - begin_);
+  if (charged_bytes_ > kReadBytesMin + kReadBytesPerByte * size) {
+    fail("its values would take too much memory for so few bytes");
+  }
+  return ok();
+}
+
 const Buffer* Reader::get_far(std::uint32_t length) {
   if (length != Writer::kNextBuffer) return nullptr;
   if (buffers_read_ < buffers_.size()) return &buffers_[buffers_read_++];
@@ -107,6 +115,7 @@ Buffer Reader::get_buffer() {
     fail(kTooShort);
     return {};
   }
+  if (length != 0 && !charge(1, kBufferOverheadBytes)) return {};
   const std::span<const char> near(next_, length);
   next_ += length;
   return copy_of(std::as_bytes(near));

@@ -46,6 +46,13 @@ namespace muster::rpc {
 inline constexpr std::size_t kOutOfBandBytesMin = 8192;
 // How deep structures that contain themselves may be nested; the stack of a thread is small.
 inline constexpr std::size_t kDepthMax = 100;
+// A few bytes can stand for values that take much more memory (an optional that is empty, a tensor
+// that is none). All that is read from one message takes no more than the one and, for each byte of
+// its control part, the other; what is in its buffers does not count.
+inline constexpr std::size_t kReadBytesMin = std::size_t{64} << 20U;
+inline constexpr std::size_t kReadBytesPerByte = 64;
+// An element of a map or of a set takes so much beside itself, about.
+inline constexpr std::size_t kNodeBytes = 48;
 
 class Freight;
 class Writer;
@@ -190,8 +197,8 @@ class Writer {
 };
 
 // Reads what a Writer wrote. It never throws for what it reads, never reads past the end, and
-// allocates no more than a small multiple of what is there. The first failure counts; everything
-// read after it is zero or empty. Views that are read (std::string_view, std::span<const
+// makes no more of it than kReadBytesMin and kReadBytesPerByte allow. The first failure counts;
+// everything read after it is zero or empty. Views that are read (std::string_view, std::span<const
 // std::byte>) are good for as long as the memory that the Reader was given.
 class Reader {
  public:
@@ -262,6 +269,12 @@ class Reader {
     fail("a container announces more elements than there can be");
     return 0;
   }
+  // So many elements are made, of so many bytes each: before that. False if it has failed, or if
+  // it has now, since that is too much for one message.
+  bool charge(std::size_t count, std::size_t bytes_each) {
+    charged_bytes_ += count * bytes_each;
+    return charged_bytes_ <= kReadBytesMin ? ok() : may_charge();
+  }
   std::span<const std::byte> get_bytes();
   // Shares a buffer that came beside the control part; copies what came inside it.
   Buffer get_buffer();
@@ -283,6 +296,7 @@ class Reader {
                   "in its namespace, is not default-constructible, or only borrows its memory");
     if constexpr (Decodable<T>) Codec<T>::read(*this, value);
   }
+  bool may_charge();
   // The next buffer, or nothing where bytes follow.
   const Buffer* get_far(std::uint32_t length);
 
@@ -292,6 +306,7 @@ class Reader {
   std::span<const Buffer> buffers_;
   std::size_t buffers_read_ = 0;
   std::size_t depth_ = 0;
+  std::size_t charged_bytes_ = 0;
   const char* problem_ = nullptr;
   std::string problem_text_;  // what `problem_` points to, where it is no literal
   std::size_t problem_position_ = 0;

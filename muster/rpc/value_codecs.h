@@ -293,6 +293,7 @@ requires(!Bulk<T>) struct Codec<std::vector<T>> {
     value.clear();
     const std::size_t count = reader.get_count();
     const std::size_t start = reader.position();
+    if (!reader.charge(count, sizeof(T))) return;
     value.reserve(internal::reserve_count<T>(count));
     for (std::size_t i = 0; i < count && reader.ok(); ++i) value.push_back(reader.read<T>());
     reader.skip_padding(start + count);
@@ -340,6 +341,7 @@ struct MapCodec {
     value.clear();
     const std::size_t count = reader.get_count();
     const std::size_t start = reader.position();
+    if (!reader.charge(count, sizeof(typename Map::value_type) + kNodeBytes)) return;
     for (std::size_t i = 0; i < count && reader.ok(); ++i) {
       Key key = reader.read<Key>();
       Value mapped = reader.read<Value>();
@@ -364,6 +366,7 @@ struct SetCodec {
     value.clear();
     const std::size_t count = reader.get_count();
     const std::size_t start = reader.position();
+    if (!reader.charge(count, sizeof(Key) + kNodeBytes)) return;
     for (std::size_t i = 0; i < count && reader.ok(); ++i) {
       value.emplace_hint(value.end(), reader.read<Key>());
     }

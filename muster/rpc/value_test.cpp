@@ -398,6 +398,60 @@ TEST(Reader, SurvivesEveryByteThatIsChanged) {
   EXPECT_TRUE(decode<Everything>(control, buffers));
 }
 
+// ---- how much may be made of few bytes
+
+template <typename T>
+std::string row_of(std::size_t count) {
+  Writer writer;
+  writer.write(std::vector<T>(count));
+  return writer.take_control();
+}
+// How many elements of so many bytes one message may have, if each of them has one byte there.
+constexpr std::size_t most_of(std::size_t bytes_each) {
+  constexpr std::size_t kCountBytes = 4;
+  return (kReadBytesMin + kReadBytesPerByte * kCountBytes) / (bytes_each - kReadBytesPerByte);
+}
+constexpr const char* kTooMuch = "its values would take too much memory for so few bytes";
+
+TEST(Reader, MakesMuchOfFewBytesUpToItsLimitAndNoMore) {
+  using Rows = std::optional<std::array<double, 1000>>;
+  constexpr std::size_t kMost = most_of(sizeof(Rows));
+  const auto whole = decode<std::vector<Rows>>(row_of<Rows>(kMost));
+  ASSERT_TRUE(whole);
+  EXPECT_EQ(whole->size(), kMost);
+  const auto refused = decode<std::vector<Rows>>(row_of<Rows>(kMost + 1));
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().message.find(kTooMuch), std::string::npos) << refused.error().message;
+}
+
+TEST(Reader, CountsAllThatIsMadeOfOneMessage) {
+  using Row = std::vector<std::optional<std::array<double, 1000>>>;
+  constexpr std::size_t kEach = most_of(sizeof(Row::value_type)) / 100;
+  EXPECT_TRUE(decode<std::vector<Row>>(control_of(std::vector<Row>(99, Row(kEach)))));
+  EXPECT_FALSE(decode<std::vector<Row>>(control_of(std::vector<Row>(102, Row(kEach)))));
+}
+
+struct Wide {
+  std::array<std::optional<double>, 500> all{};
+  friend bool operator<(const Wide&, const Wide&) { return true; }  // all of them are different
+};
+template <typename Archive>
+void describe_fields(Archive&, Wide&) {}  // and none has a byte
+
+TEST(Reader, CountsTheElementsOfMapsAndSets) {
+  constexpr std::size_t kMost = most_of(sizeof(Wide) + kNodeBytes);
+  constexpr std::size_t kMostPairs = most_of(sizeof(std::pair<const Wide, Wide>) + kNodeBytes);
+  EXPECT_TRUE(decode<std::set<Wide>>(row_of<Wide>(kMost)));
+  EXPECT_FALSE(decode<std::set<Wide>>(row_of<Wide>(kMost + 1)));
+  EXPECT_TRUE((decode<std::map<Wide, Wide>>(row_of<Wide>(kMostPairs))));
+  EXPECT_FALSE((decode<std::map<Wide, Wide>>(row_of<Wide>(kMostPairs + 1))));
+}
+
+TEST(Reader, MakesAsMuchAsItLikesOfWhatTakesLittleMore) {
+  using Texts = std::vector<std::optional<std::string>>;
+  EXPECT_TRUE(decode<Texts>(row_of<std::optional<std::string>>(2'000'000)));
+}
+
 TEST(Signature, SpellsTheTypesOfACall) {
   EXPECT_EQ((signature_of<float(std::int64_t, std::string, std::vector<double>)>()),
             "(i64,str,vec<f64>)->f32");

@@ -14,6 +14,12 @@
 namespace muster::python {
 namespace {
 
+// What objects of Python take, about: what refers to one, and one that has others in it.
+constexpr std::size_t kPointerBytes = sizeof(PyObject*);
+constexpr std::size_t kContainerBytes = 56;
+// An entry of a dict or of a set.
+constexpr std::size_t kEntryBytes = 100;
+
 py::object steal(PyObject* made) {
   if (made == nullptr) throw py::error_already_set();
   return py::reinterpret_steal<py::object>(made);
@@ -115,6 +121,8 @@ class Decoder {
     const std::size_t count = reader_.get_count();
     const std::size_t start = reader_.position();
     py::list made;
+    reader_.charge(count, is_set ? kEntryBytes : kPointerBytes);
+    reader_.charge(1, kContainerBytes);
     for (std::size_t i = 0; i < count && reader_.ok(); ++i) {
       made.append(read(element, is_key || is_set));
     }
@@ -136,6 +144,7 @@ class Decoder {
       return numbers(type, rpc::Buffer({memory.get(), size}, memory), is_key);
     }
     py::list made;
+    reader_.charge(1, kContainerBytes + type.count * kPointerBytes);
     for (std::size_t i = 0; i < type.count && reader_.ok(); ++i) {
       made.append(read(element, is_key));
     }
@@ -145,6 +154,8 @@ class Decoder {
     const std::size_t count = reader_.get_count();
     const std::size_t start = reader_.position();
     py::dict made;
+    reader_.charge(count, kEntryBytes);
+    reader_.charge(1, kContainerBytes);
     for (std::size_t i = 0; i < count && reader_.ok(); ++i) {
       const py::object key = read(*type.parts[0], true);
       const py::object value = read(*type.parts[1], is_key);
@@ -157,6 +168,7 @@ class Decoder {
   }
 
   py::tuple read_parts(const Type& type, bool is_key) {
+    if (!reader_.charge(1, kContainerBytes + type.parts.size() * kPointerBytes)) return py::tuple();
     py::tuple parts(type.parts.size());
     for (std::size_t i = 0; i < parts.size(); ++i) parts[i] = read(*type.parts[i], is_key);
     return parts;
