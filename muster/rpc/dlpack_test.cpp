@@ -56,7 +56,7 @@ TEST(FromDlpack, KeepsStridesAndOffset) {
   ASSERT_TRUE(tensor) << tensor.error().message;
   EXPECT_FALSE(tensor->contiguous());
   EXPECT_EQ(tensor->extent_bytes(), 20U);
-  const Tensor copied = tensor->copy();
+  const Tensor copied = tensor->copy().value();
   const auto values = copied.values<float>();
   ASSERT_TRUE(values);
   EXPECT_EQ(std::vector<float>(values->begin(), values->end()), (std::vector<float>{1, 4, 2, 5}));

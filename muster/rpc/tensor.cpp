@@ -149,9 +149,11 @@ void copy_elements(std::byte* to, const Tensor& tensor) {
   const auto row_count = static_cast<std::size_t>(shape[outer - 1]);
   const std::size_t row_stride = static_cast<std::size_t>(strides[outer - 1]) * element;
   std::array<std::int64_t, kRankMax> index{};
-  const std::byte* from = tensor.data();
+  // Whatever the stride of a dimension with one element is, it is added and taken away again; a
+  // pointer could not be so far away meanwhile.
+  std::size_t from = 0;
   while (true) {
-    copy_row(to, from, row_count, row_stride, piece);
+    copy_row(to, tensor.data() + from, row_count, row_stride, piece);
     to += row_count * piece;
     std::size_t dimension = outer - 1;
     while (dimension > 0) {
@@ -275,7 +277,11 @@ Result<Tensor> Tensor::compact(DType dtype, std::vector<std::int64_t> shape, Buf
 Result<Tensor> Tensor::allocate(DType dtype, std::vector<std::int64_t> shape) {
   const auto size = extent_of({.dtype = dtype, .shape = shape});
   if (!size) return fail(size.error());
-  std::shared_ptr<std::byte> memory = allocate_bytes(*size);
+  std::shared_ptr<std::byte> memory = try_allocate(*size);
+  if (memory == nullptr) {
+    return fail(ErrorKind::Unavailable,
+                fmt::format("there is no memory for a tensor of {} bytes", *size));
+  }
   const std::span<const std::byte> bytes(memory.get(), *size);
   return compact(dtype, std::move(shape), Buffer(bytes, std::move(memory)), true);
 }
@@ -302,13 +308,21 @@ Result<> Tensor::check_writable(bool type_fits) const {
   return {};
 }
 
-Tensor Tensor::copy() const {
-  MUSTER_ASSERT(defined_ && device_.is_host());
+Result<Tensor> Tensor::copy() const {
+  if (!defined_) return fail(ErrorKind::Invalid, "there is no tensor");
+  if (!device_.is_host()) {
+    return fail(ErrorKind::Invalid, describe(*this) + " cannot be read by the CPU");
+  }
+  if (byte_count() > extent_bytes_ && byte_count() > kExpandedBytesMax) {
+    return fail(ErrorKind::Invalid,
+                fmt::format("a copy of {} would have {} bytes, made of {}, and may have {}",
+                            describe(*this), byte_count(), extent_bytes_, kExpandedBytesMax));
+  }
   auto copied = allocate(dtype_, {shape().begin(), shape().end()});
-  // The shape was good once; only strides of 0 make a copy larger than what is there.
-  MUSTER_ASSERT(copied.has_value());
-  if (element_count_ != 0) copy_elements(const_cast<std::byte*>(copied->data()), *this);
-  return std::move(*copied);
+  if (copied && element_count_ != 0) {
+    copy_elements(const_cast<std::byte*>(copied->data()), *this);
+  }
+  return copied;
 }
 
 Result<Tensor> Tensor::viewed_as(DType dtype) const {
@@ -336,7 +350,11 @@ namespace {
 void write_from_host(Writer& writer, const Tensor& value, const Device& target) {
   const std::size_t stored = value.storage().size();
   const bool wasteful = stored >= kCompactBytesMin && stored / 2 >= value.byte_count();
-  if (wasteful && !value.contiguous()) return write_from_host(writer, value.copy(), target);
+  if (wasteful && !value.contiguous()) {
+    const auto copied = value.copy();
+    if (!copied) return writer.fail(copied.error().message);
+    return write_from_host(writer, *copied, target);
+  }
 
   const auto strides = value.strides();
   const bool plain =

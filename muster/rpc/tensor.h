@@ -32,6 +32,9 @@ namespace muster::rpc {
 
 inline constexpr std::size_t kRankMax = 64;
 inline constexpr std::size_t kCompactBytesMin = 8192;
+// Where strides are 0, a few bytes can stand for any number of elements. A copy of such a tensor,
+// which has all of them, has no more bytes than this.
+inline constexpr std::size_t kExpandedBytesMax = std::size_t{1} << 30U;
 
 // The numbers are those of the wire.
 enum class DType : std::uint8_t {
@@ -98,7 +101,7 @@ class Tensor {
   // Shares `storage`. Refuses a layout that reaches beyond it, whose numbers overflow, that has
   // negative sizes or strides, or whose first element is not aligned.
   static Result<Tensor> create(TensorLayout layout, Buffer storage);
-  // Memory of its own, not initialised, compact, and writable.
+  // Memory of its own, not initialised, compact, and writable. Unavailable if there is not so much.
   static Result<Tensor> allocate(DType dtype, std::vector<std::int64_t> shape);
   // Takes the numbers over without a copy; writable.
   template <TensorElement T>
@@ -150,8 +153,9 @@ class Tensor {
     return std::span(reinterpret_cast<T*>(const_cast<std::byte*>(data())), element_count_);
   }
 
-  // The same elements in compact memory of their own, writable. Requires: defined and on the CPU.
-  Tensor copy() const;
+  // The same elements in compact memory of their own, writable. Invalid if it is not on the CPU, or
+  // too large; see kExpandedBytesMax.
+  Result<Tensor> copy() const;
   // The same memory with another type of the same size, e.g. bf16 as u16. Invalid for other sizes.
   Result<Tensor> viewed_as(DType dtype) const;
 

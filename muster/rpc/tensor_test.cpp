@@ -26,8 +26,9 @@ Buffer storage_of(const std::vector<float>& numbers) {
 }
 
 std::vector<float> values_of(const Tensor& tensor) {
-  const Tensor copied = tensor.copy();
-  const auto values = copied.values<float>();
+  const auto copied = tensor.copy();
+  EXPECT_TRUE(copied) << copied.error().message;
+  const auto values = copied->values<float>();
   return {values->begin(), values->end()};
 }
 
@@ -72,7 +73,7 @@ TEST(Tensor, BorrowsNumbersAndDoesNotChangeThem) {
   EXPECT_EQ(tensor->values<float>()->data(), numbers.data());
   EXPECT_EQ(tensor->mutable_values<float>().error().message,
             "f32[4] on cpu is not ours to change; copy() is");
-  Tensor copied = tensor->copy();
+  Tensor copied = tensor->copy().value();
   EXPECT_TRUE(copied.mutable_values<float>());
 }
 
@@ -107,7 +108,7 @@ TEST(Tensor, WithoutElementsIsStillATensor) {
   ASSERT_TRUE(tensor);
   EXPECT_EQ(tensor->element_count(), 0U);
   EXPECT_TRUE(tensor->contiguous());
-  EXPECT_TRUE(tensor->copy().defined());
+  EXPECT_TRUE(tensor->copy()->defined());
   const Tensor received = sent(*tensor);
   EXPECT_EQ(describe(received), "i32[3,0,2] on cpu");
   EXPECT_FALSE(sent(Tensor()).defined());
@@ -204,7 +205,7 @@ TEST(Tensor, CopiesElementsOfEverySize) {
     const auto turned =
         Tensor::create({.dtype = dtype, .shape = {3, 2}, .strides = {1, 3}}, copy_of(bytes));
     ASSERT_TRUE(turned);
-    const Tensor copied = turned->copy();
+    const Tensor copied = turned->copy().value();
     EXPECT_TRUE(copied.contiguous());
     EXPECT_EQ(copied.data()[size], static_cast<std::byte>(3 * size));
     EXPECT_EQ(copied.data()[6 * size - 1], static_cast<std::byte>(6 * size - 1));
@@ -322,11 +323,53 @@ TEST(SentTensor, SurvivesEveryByteThatIsChanged) {
       if (const auto tensor = decode<Tensor>(control); tensor && tensor->byte_count() < 10'000) {
         EXPECT_LE(tensor->extent_bytes(), tensor->storage().size());
         if (!tensor->defined()) continue;
-        EXPECT_EQ(tensor->copy().element_count(), tensor->element_count());
+        EXPECT_EQ(tensor->copy()->element_count(), tensor->element_count());
       }
     }
     place = before;
   }
+}
+
+// Such a stride means nothing, and must not be used to compute an address.
+TEST(Tensor, IsCopiedWhateverTheStrideOfADimensionOfOneIs) {
+  const std::vector<std::int64_t> strides{kHuge, 1, kHuge / 2, 3};
+  const auto tensor =
+      Tensor::create({.shape = {1, 3, 1, 2}, .strides = strides}, storage_of(counted(6)));
+  ASSERT_TRUE(tensor);
+  EXPECT_EQ(values_of(*tensor), (std::vector<float>{0, 3, 1, 4, 2, 5}));
+  const Tensor received = sent(*tensor);
+  EXPECT_EQ(list(received.strides()), strides);
+  EXPECT_EQ(values_of(received), (std::vector<float>{0, 3, 1, 4, 2, 5}));
+}
+
+TEST(Tensor, IsNotCopiedIfStridesOfZeroMakeTooMuchOfIt) {
+  constexpr std::int64_t kRow = 1 << 18;
+  constexpr auto kMost = static_cast<std::int64_t>(kExpandedBytesMax / sizeof(float)) / kRow;
+  const Buffer row = storage_of(counted(kRow));
+  const auto expanded = [&](std::int64_t count) {
+    return Tensor::create({.shape = {count, kRow}, .strides = {0, 1}}, row).value();
+  };
+  const auto refused = expanded(kMost + 1).copy();
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().kind, ErrorKind::Invalid);
+  EXPECT_EQ(refused.error().message,
+            "a copy of f32[1025,262144] on cpu would have 1074790400 bytes, made of 1048576, and "
+            "may have 1073741824");
+  EXPECT_FALSE(expanded(std::int64_t{1} << 40).copy());
+  EXPECT_EQ(expanded(kMost).copy()->byte_count(), kExpandedBytesMax);
+}
+
+TEST(Tensor, IsNotCopiedIfItIsNoneOrElsewhere) {
+  EXPECT_EQ(Tensor().copy().error().message, "there is no tensor");
+  const auto elsewhere =
+      Tensor::create({.shape = {1}, .device = {DeviceKind::Cuda, 1}}, storage_of(counted(1)));
+  EXPECT_EQ(elsewhere->copy().error().message, "f32[1] on cuda:1 cannot be read by the CPU");
+}
+
+TEST(Tensor, IsNotAllocatedIfThereIsNoMemory) {
+  const auto none = Tensor::allocate(DType::U8, {std::int64_t{1} << 60});
+  ASSERT_FALSE(none);
+  EXPECT_EQ(none.error().kind, ErrorKind::Unavailable);
 }
 
 TEST(Device, IsNamedAsProgramsNameIt) {

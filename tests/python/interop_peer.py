@@ -51,6 +51,12 @@ def plain_numbers():
 # ---- with PyTorch ------------------------------------------------------------------------------
 
 
+def torch_expanded_bools():
+    """The shape, the strides and a row of a tensor whose elements are all over the same memory."""
+    many = rpc.rpc_sync("server", rpc.Procedure("expanded_bools", "()->tensor"))
+    return tuple(many.shape), many.stride(), many[12345].tolist()
+
+
 def torch_round_trips():
     """The types of tensors that come back as they went."""
     import torch

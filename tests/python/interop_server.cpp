@@ -225,14 +225,23 @@ void define_values() {
   add(Procedure<string(rpc::Tensor)>("describe"),
       [](rpc::Tensor tensor) { return tensor.defined() ? rpc::describe(tensor) : "none"; });
   add(Procedure<double(rpc::Tensor)>("first"), [](rpc::Tensor tensor) {
-    const rpc::Tensor compact = tensor.copy();
-    const auto values = compact.values<double>();
+    const auto compact = tensor.copy();
+    if (!compact) throw std::invalid_argument(compact.error().message);
+    const auto values = compact->values<double>();
     if (!values) throw std::invalid_argument(values.error().message);
     return values->front();
   });
   add(Procedure<rpc::Tensor()>("odd_bools"), [] {
     auto bytes = rpc::Tensor::from(std::vector<std::uint8_t>{0, 1, 2, 255}, {4});
     return *bytes->viewed_as(rpc::DType::Bool);
+  });
+  // One byte, again and again, with a row of two such.
+  add(Procedure<rpc::Tensor()>("expanded_bools"), [] {
+    const rpc::Buffer storage = rpc::copy_of(std::vector<std::byte>{std::byte{2}, std::byte{0}});
+    return rpc::Tensor::create(
+               {.dtype = rpc::DType::Bool, .shape = {std::int64_t{1} << 40, 2}, .strides = {0, 1}},
+               storage)
+        .value();
   });
   add(Procedure<void(string)>("throw"), [](string why) -> void { throw std::out_of_range(why); });
 }

@@ -497,6 +497,16 @@ class Tensors(unittest.TestCase):
     def test_a_bool_that_is_neither_0_nor_1_is_true(self):
         self.assertEqual(call("odd_bools").tolist(), [False, True, True, True])
 
+    def test_bools_that_stand_for_many_are_not_made_many(self):
+        many = call("expanded_bools")
+        self.assertEqual((many.shape, many.strides), ((2**40, 2), (0, 1)))
+        self.assertEqual(many[12345].tolist(), [True, False])
+
+    @unittest.skipUnless(HAS_TORCH, "there is no PyTorch")
+    def test_bools_that_stand_for_many_are_not_made_many_by_pytorch(self):
+        self.assertEqual(rpc.rpc_sync("torch", interop_peer.torch_expanded_bools),
+                         ((2**40, 2), (0, 1), [True, False]))
+
     def test_what_is_no_tensor_is_refused(self):
         for value, why in [("text", "tensor is expected, not str"), ([1, 2], "not list"),
                            (numpy.array(["a"]), "not numpy.ndarray"),

@@ -84,8 +84,9 @@ void define_functions() {
   });
   EXPECT_TRUE(average);
   const auto doubled = rpc::define(kDouble, [](rpc::Tensor in) -> muster::Result<rpc::Tensor> {
-    rpc::Tensor out = in.copy();
-    auto values = out.mutable_values<float>();
+    auto out = in.copy();
+    if (!out) return out;
+    auto values = out->mutable_values<float>();
     if (!values) return muster::fail(values.error());
     for (float& value : *values) value *= 2;
     return out;

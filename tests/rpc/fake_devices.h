@@ -47,14 +47,14 @@ class FakeDevices final : public DeviceSupport {
   }
   // The numbers of a tensor, wherever it is.
   static std::vector<float> numbers(const Tensor& tensor) {
-    if (tensor.device().is_host()) return numbers_of(tensor.copy());
+    if (tensor.device().is_host()) return numbers_of(tensor.copy().value());
     FakeDevices all(tensor.device().index + 1);
     TensorLayout layout{.dtype = tensor.dtype()};
     layout.shape.assign(tensor.shape().begin(), tensor.shape().end());
     layout.strides.assign(tensor.strides().begin(), tensor.strides().end());
     layout.offset_bytes = tensor.offset_bytes();
     auto memory = all.to_host(tensor.device(), tensor.storage().bytes());
-    return numbers_of(Tensor::create(std::move(layout), std::move(*memory)).value().copy());
+    return numbers_of(Tensor::create(std::move(layout), std::move(*memory)).value().copy().value());
   }
 
  private:

@@ -335,19 +335,22 @@ def _make_tensor(memory, dtype, shape, strides):
     if torch_dtype is not None:
         from ._torch import _rebuild_dense
 
-        tensor = _rebuild_dense(memory, torch_dtype, shape, strides, 0, False)
-        return tensor.ne(0) if dtype == "bool" else tensor
+        if dtype != "bool":
+            return _rebuild_dense(memory, torch_dtype, shape, strides, 0, False)
+        # The memory is looked at, not the elements, of which there may be many more.
+        flat = _rebuild_dense(memory, torch_dtype, (len(memory),), (1,), 0, False).ne(0)
+        return flat.as_strided(shape, strides)
     if plain not in _NUMPY_CODES:
         raise TypeError(f"a tensor of type {dtype} has come, which only PyTorch knows: import torch")
     import numpy
 
-    kind = numpy.dtype(_NUMPY_CODES[plain])
+    kind = numpy.dtype(bool if dtype == "bool" else _NUMPY_CODES[plain])
     if len(memory) == 0:
-        tensor = numpy.empty(shape, kind)
-    else:
-        steps = tuple(stride * kind.itemsize for stride in strides)
-        tensor = numpy.ndarray(shape, kind, memory, 0, steps)
-    return numpy.asarray(tensor != 0) if dtype == "bool" else tensor
+        return numpy.empty(shape, kind)
+    if dtype == "bool":
+        memory = numpy.frombuffer(memory, numpy.uint8) != 0  # not the elements: see above
+    steps = tuple(stride * kind.itemsize for stride in strides)
+    return numpy.ndarray(shape, kind, memory, 0, steps)
 
 
 _native.set_procedure_hooks(
