@@ -262,6 +262,7 @@ CallResult<std::shared_ptr<Handle>> Keeper::remote(const RemoteCall& call) {
     // Whoever called is told; nobody else has to be.
     promise.set(call_failed(error));
     (void)handle->creation_->wait();
+    if (handle->is_owner()) (void)handle->owned()->wait();
   };
   Result<Message> request;
   try {

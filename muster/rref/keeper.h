@@ -25,6 +25,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
@@ -156,6 +157,8 @@ class Keeper final : public rpc::References, public std::enable_shared_from_this
                       const std::optional<rpc::CallError>& error);
   void creation_succeeded(const std::weak_ptr<Handle>& weak);
   void dropped(GlobalId fork);
+  // Answers a request that cannot be served.
+  void refuse(rpc::Request& request, std::string_view why) const;
   void serve_control(rpc::Request& request);
   void serve_fetch(rpc::Request& request);
   void answer_fetch(GlobalId rref, rpc::Request request);

@@ -158,16 +158,22 @@ void Keeper::end_creation(std::uint64_t rref, CallResult<std::shared_ptr<rpc::Ob
 // ---- serving ------------------------------------------------------------------------------------
 
 bool Keeper::serve(rpc::Request& request) {
-  if (is_control(request.message.type)) {
-    serve_control(request);
-    return true;
-  }
-  if (request.message.type == MessageType::ScriptRrefFetchCall ||
-      request.message.type == MessageType::PythonRrefFetchCall) {
+  const MessageType type = request.message.type;
+  const bool is_fetch =
+      type == MessageType::ScriptRrefFetchCall || type == MessageType::PythonRrefFetchCall;
+  if (!is_fetch && !is_control(type)) return false;
+  if (!request.message.buffers.empty()) {
+    refuse(request, fmt::format("{} has buffers", name_of(type)));
+  } else if (is_fetch) {
     serve_fetch(request);
-    return true;
+  } else {
+    serve_control(request);
   }
-  return false;
+  return true;
+}
+
+void Keeper::refuse(rpc::Request& request, std::string_view why) const {
+  request.responder.fail("", rpc::error_on_node_text(self_, why));
 }
 
 void Keeper::serve_control(rpc::Request& request) {
@@ -176,13 +182,15 @@ void Keeper::serve_control(rpc::Request& request) {
     answer =
         ledger_.on_control(request.from->id(), request.message.type, request.message.payload, out);
   });
-  if (!answer) return request.responder.fail("", answer.error().message);
+  if (!answer) return refuse(request, answer.error().message);
   request.responder.respond({MessageType::RrefAck, rpc::kNoMessageId, std::move(*answer), {}});
 }
 
 void Keeper::serve_fetch(rpc::Request& request) {
   const auto call = decode_fetch_call(request.message.payload);
-  if (!call) return request.responder.fail("", call.error().message);
+  if (!call) return refuse(request, call.error().message);
+  // It may wait for long, beside many others.
+  request.message.payload = {};
   const GlobalId rref = call->rref;
   Ledger::Fetch found;
   {
