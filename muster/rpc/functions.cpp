@@ -16,6 +16,8 @@ namespace {
 
 constexpr std::size_t kSlotsFirst = 64;
 constexpr std::size_t kQuotedBytesMax = 100;
+// Comparing a name with so many takes milliseconds, and whoever looks for it may be the I/O thread.
+constexpr std::size_t kSuggestedFromMax = 1000;
 
 std::string demangled(const std::type_info& type) {
   int status = 0;
@@ -51,6 +53,8 @@ Failure describe_current_exception() {
     throw;
   } catch (const abi::__forced_unwind&) {
     throw;
+  } catch (const CallException& thrown) {
+    return describe(thrown.error());
   } catch (const std::exception& thrown) {
     const char* const what = thrown.what();
     failure.text = what != nullptr ? what : "";
@@ -66,6 +70,11 @@ Failure describe_current_exception() {
 
 Failure describe(const Error& error) {
   return {.type = fmt::format("muster::Error<{}>", name_of(error.kind)), .text = error.message};
+}
+
+Failure describe(const CallError& error) {
+  return {.type = error.type.empty() ? "muster::rpc::CallException" : error.type,
+          .text = render(error)};
 }
 
 // ---- Reply --------------------------------------------------------------------------------------
@@ -179,10 +188,18 @@ const Function* Functions::find_or_null(std::string_view name) const {
 Result<const Function*> Functions::find(std::string_view name) const {
   if (const Function* const function = find_or_null(name)) return function;
   std::string text = fmt::format("there is no function {} here", quoted(name));
-  if (const std::string near = nearest(name, names()); !near.empty()) {
+  if (const std::string near = suggestion_for(name); !near.empty()) {
     text += fmt::format("; did you mean {}?", quoted(near));
   }
   return fail(ErrorKind::Unimplemented, std::move(text));
+}
+
+std::string Functions::suggestion_for(std::string_view name) const {
+  {
+    const std::lock_guard lock(adding_);
+    if (functions_.size() > kSuggestedFromMax) return {};
+  }
+  return nearest(name, names());
 }
 
 std::vector<std::string> Functions::names() const {

@@ -60,6 +60,10 @@ void describe_fields(Archive& archive, Failure& failure) {
 Failure describe_current_exception();
 // The type is "muster::Error<timeout>", with the kind of the error.
 Failure describe(const Error& error);
+// What a function tells that passes the error of a call on, whether it throws it or answers with a
+// future that has failed: the text as it is rendered; the type that the callee has named, if it
+// has.
+Failure describe(const CallError& error);
 
 // Where the answer to one call goes. A result may have buffers of memory that is only borrowed
 // (Buffer::borrow); whoever returns such a thing keeps the memory for as long as it is served.
@@ -204,7 +208,7 @@ struct ResultTraits<Future<T>> {
   static void answer(Future<T>&& result, Reply reply) {
     auto shared = std::make_shared<Reply>(std::move(reply));  // a callback must be copyable
     result.on_done([shared](const CallResult<T>& outcome) {
-      if (!outcome) return shared->fail({outcome.error().type, outcome.error().message});
+      if (!outcome) return shared->fail(describe(outcome.error()));
       if constexpr (std::is_void_v<T>) {
         shared->succeed_with_nothing();
       } else {
@@ -423,7 +427,7 @@ class Functions {
   }
   Result<> add(std::unique_ptr<Function> function);
 
-  // Unimplemented if there is none; the text suggests the nearest name.
+  // Unimplemented if there is none; the text suggests the nearest name, unless there are too many.
   Result<const Function*> find(std::string_view name) const;
   // Sorted.
   std::vector<std::string> names() const;
@@ -432,6 +436,7 @@ class Functions {
   struct Table;
 
   const Function* find_or_null(std::string_view name) const;
+  std::string suggestion_for(std::string_view name) const;
 
   // The table in use, and those before it, which a reader may still look at. Tables double, so all
   // of the old ones together are no larger than the current one.

@@ -338,6 +338,25 @@ TEST(Functions, FailWithTheErrorOfTheirFuture) {
   EXPECT_EQ(answer.failure, (Failure{"std::out_of_range", "no such row"}));
 }
 
+// Whether a function throws the error of a call that it has made, or answers with its future.
+TEST(Functions, PassTheErrorOfACallOnInTheSameWay) {
+  Functions functions;
+  static CallError error;
+  ASSERT_TRUE(functions.add("throw", [] { return Future<int>::ready(call_failed(error)).get(); }));
+  ASSERT_TRUE(functions.add("answer", [] { return Future<int>::ready(call_failed(error)); }));
+  for (const char* const name : {"throw", "answer"}) {
+    error = {CallErrorKind::Timeout, "RPC ran for more than set timeout", "", true};
+    EXPECT_EQ(
+        call(functions, name).failure,
+        (Failure{"muster::rpc::CallException", "RPCErr:1:RPC ran for more than set timeout"}));
+    error = {CallErrorKind::Unreachable, "worker1 is gone", "", false};
+    EXPECT_EQ(call(functions, name).failure,
+              (Failure{"muster::rpc::CallException", "worker1 is gone"}));
+    error = {CallErrorKind::Remote, "too far", "std::out_of_range", true};
+    EXPECT_EQ(call(functions, name).failure, (Failure{"std::out_of_range", "too far"}));
+  }
+}
+
 TEST(Functions, FailWithWhatTheyThrowBeforeTheyReturnTheirFuture) {  // S120
   Functions functions;
   ASSERT_TRUE(functions.add("fail", []() -> Future<int> { throw std::out_of_range("too far"); }));
@@ -369,6 +388,19 @@ TEST(Functions, SuggestANameForOneThatIsNotThere) {
             "there is no function \"avreage\" here; did you mean \"average\"?");
   EXPECT_EQ(functions.find("zzz\n").error().message, "there is no function \"zzz\\x0a\" here");
   EXPECT_LT(functions.find(std::string(100'000, 'x')).error().message.size(), 200U);
+}
+
+TEST(Functions, SuggestNoneOfVeryMany) {
+  Functions functions;
+  const auto nothing = [] {};
+  ASSERT_TRUE(functions.add("average", nothing));
+  for (int index = 1; index < 1000; ++index) {
+    ASSERT_TRUE(functions.add(std::to_string(index), nothing));
+  }
+  EXPECT_EQ(functions.find("avreage").error().message,
+            "there is no function \"avreage\" here; did you mean \"average\"?");
+  ASSERT_TRUE(functions.add("one more", nothing));
+  EXPECT_EQ(functions.find("avreage").error().message, "there is no function \"avreage\" here");
 }
 
 TEST(Functions, RefuseANameThatIsTakenOrIsNone) {
