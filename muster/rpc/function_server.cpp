@@ -61,6 +61,7 @@ class FunctionServer::Call final : public ReplySink, private Freight {
   Call(FunctionServer& server, Request request)
       : Freight(server.references_.get()),
         server_(server),
+        id_(server.id_),
         references_(server.references_),
         asynchronous_count_(server.asynchronous_count_),
         request_(std::move(request)),
@@ -82,7 +83,9 @@ class FunctionServer::Call final : public ReplySink, private Freight {
     }
     const auto function = server_.functions_.find(name);
     if (!function) {
-      refuse(function.error().message);
+      // Whoever has Python has what calls it.
+      const bool is_python = calls_python(request_.message.type);
+      refuse(is_python ? no_python_text() : function.error().message);
       return nullptr;
     }
     if (auto fits = (*function)->check(hash); !fits) {
@@ -94,9 +97,7 @@ class FunctionServer::Call final : public ReplySink, private Freight {
 
   void wait_for_thread() { stand_in_line(); }
   void run(const Function& function) {
-    if (!may_begin()) return fail({"", error_on_node_text(server_.id_, "this worker has stopped")});
-    is_asynchronous_ = function.is_asynchronous();
-    if (is_asynchronous_) ++*asynchronous_count_;
+    if (!may_begin()) return fail({"", error_on_node_text(id_, "this worker has stopped")});
     as_callee([&] { function.invoke(reader_, Reply(*this)); });
   }
 
@@ -115,6 +116,14 @@ class FunctionServer::Call final : public ReplySink, private Freight {
     if (!reference_) return end().fail(failure.type, failure.text);
     end_creation(call_failed(
         {CallErrorKind::Remote, std::move(failure.text), std::move(failure.type), true}));
+  }
+  void refuse(Failure failure) override {
+    failure.text = error_on_node_text(id_, failure.text);
+    fail(std::move(failure));
+  }
+  void answers_later() override {
+    is_pending_ = true;
+    ++*asynchronous_count_;
   }
   bool keeps_result() const override { return reference_.has_value(); }
   void keep(std::shared_ptr<Object> result) override { end_creation(std::move(result)); }
@@ -198,22 +207,23 @@ class FunctionServer::Call final : public ReplySink, private Freight {
   }
 
   // A call that cannot be run; if its result was to stay here, that is the error in the reference.
-  void refuse(std::string_view text) { fail({"", error_on_node_text(server_.id_, text)}); }
+  void refuse(std::string text) { refuse(Failure{"", std::move(text)}); }
   Responder end() {
     if (current_responder == &request_.responder) current_responder = nullptr;
-    if (is_asynchronous_) --*asynchronous_count_;
+    if (is_pending_) --*asynchronous_count_;
     const std::unique_ptr<Call> owner(this);
     return std::move(request_.responder);
   }
 
   FunctionServer& server_;  // until the function runs
+  const std::int16_t id_;
   const std::shared_ptr<References> references_;
   const std::shared_ptr<std::atomic<std::int64_t>> asynchronous_count_;
   Request request_;
   Reader reader_;
   ResultFreight result_;
   std::optional<Reference> reference_;  // of a result that stays here
-  bool is_asynchronous_ = false;
+  bool is_pending_ = false;             // the function has returned
 };
 
 FunctionServer::FunctionServer(const Functions& functions, std::size_t thread_count,

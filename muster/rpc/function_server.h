@@ -49,7 +49,7 @@ class FunctionServer final : public RequestHandler {
   bool is_current() const { return pool_.is_current(); }
   std::size_t thread_count() const { return pool_.thread_count(); }
   std::size_t idle_count() const { return pool_.idle_count(); }
-  // Functions that have returned, but whose answer is not known yet.
+  // Asynchronous functions that have returned, but whose answer is not known yet.
   std::int64_t asynchronous_count() const { return asynchronous_count_->load(); }
 
  private:

@@ -29,6 +29,11 @@ std::string demangled(const std::type_info& type) {
 
 bool is_control(char letter) { return static_cast<unsigned char>(letter) < 0x20 || letter == 0x7f; }
 
+Failure cut(Failure failure) {
+  return {.type = cut_text(std::move(failure.type), kFailureTypeBytesMax),
+          .text = cut_text(std::move(failure.text), kFailureTextBytesMax)};
+}
+
 // A name that came from outside, for a text.
 std::string quoted(std::string_view name) {
   std::string text = "\"";
@@ -80,11 +85,8 @@ Failure describe(const CallError& error) {
 // ---- Reply --------------------------------------------------------------------------------------
 
 // All that is ever told of a failure comes by here, whatever it is of.
-void Reply::fail(Failure failure) {
-  failure.type = cut_text(std::move(failure.type), kFailureTypeBytesMax);
-  failure.text = cut_text(std::move(failure.text), kFailureTextBytesMax);
-  take().fail(std::move(failure));
-}
+void Reply::fail(Failure failure) { take().fail(cut(std::move(failure))); }
+void Reply::refuse(Failure failure) { take().refuse(cut(std::move(failure))); }
 
 void Reply::drop() { fail({.type = {}, .text = "the function was given up without an answer"}); }
 
@@ -111,9 +113,13 @@ Result<> Function::check(std::uint64_t caller_signature_hash) const {
 }
 
 void Function::refuse(const Error& problem, Reply reply) const {
-  reply.fail({.type = {},
-              .text = fmt::format("the arguments of {} {} cannot be read: {}", quoted(name_),
-                                  signature_, problem.message)});
+  refuse(Failure{.type = {}, .text = problem.message}, std::move(reply));
+}
+
+void Function::refuse(Failure thrown, Reply reply) const {
+  reply.refuse({.type = std::move(thrown.type),
+                .text = fmt::format("the arguments of {} {} cannot be read: {}", quoted(name_),
+                                    signature_, thrown.text)});
 }
 
 // ---- Functions ----------------------------------------------------------------------------------

@@ -74,6 +74,10 @@ class ReplySink {
   // None of these throws.
   virtual void succeed(Writer&& result) = 0;
   virtual void fail(Failure failure) = 0;
+  // Nothing was run: the arguments cannot be read.
+  virtual void refuse(Failure failure) { fail(std::move(failure)); }
+  // The function has returned, and one of the others is called later.
+  virtual void answers_later() {}
   // Whether the result stays here; it is then given to `keep` instead of `succeed`.
   virtual bool keeps_result() const { return false; }
   virtual void keep(std::shared_ptr<Object> result) { (void)result; }
@@ -101,7 +105,12 @@ class [[nodiscard]] Reply {
 
   // Each of these at most once, and only one of them.
   void succeed(Writer&& result) { take().succeed(std::move(result)); }
-  void fail(Failure failure);  // what is too long is cut
+  // What is too long is cut.
+  void fail(Failure failure);
+  void refuse(Failure failure);
+  // Before that, by a function that has returned without it.
+  void answers_later() const { sink_->answers_later(); }
+  bool is_answered() const { return sink_ == nullptr; }
   // For functions that encode by themselves: whether the result stays here and is given to `keep`
   // instead, and what a Writer of the result is to be given.
   bool keeps_result() const { return sink_->keeps_result(); }
@@ -256,8 +265,10 @@ class Function {
  protected:
   Function(std::string name, std::string signature, FunctionOptions options);
 
-  // Answers a call whose arguments could not be read.
+  // Answers a call whose arguments could not be read; or while they were read, something was
+  // thrown.
   void refuse(const Error& problem, Reply reply) const;
+  void refuse(Failure thrown, Reply reply) const;
 
  private:
   std::string name_;
@@ -354,7 +365,7 @@ class TypedFunction final : public Function {
     } catch (...) {
       failure = describe_current_exception();
     }
-    reply.fail(std::move(*failure));
+    if (!reply.is_answered()) refuse(std::move(*failure), std::move(reply));
   }
 
  private:
@@ -367,6 +378,7 @@ class TypedFunction final : public Function {
         call(values, kIndices);
       } else {
         Return result = call(values, kIndices);
+        if constexpr (Traits::kAsynchronous) reply.answers_later();
         // The result may refer to the arguments, so it is written while they are there.
         return Traits::answer(std::move(result), std::move(reply));
       }

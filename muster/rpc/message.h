@@ -74,6 +74,10 @@ constexpr bool is_call(MessageType request) {
   return request == MessageType::ScriptCall || request == MessageType::PythonCall ||
          keeps_result(request);
 }
+// Whether that is one of Python.
+constexpr bool calls_python(MessageType request) {
+  return request == MessageType::PythonCall || request == MessageType::PythonRemoteCall;
+}
 // Whether the framework repeats it by itself when it fails; those are idempotent.
 bool is_retried(MessageType type);
 

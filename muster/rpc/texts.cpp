@@ -119,6 +119,8 @@ std::string not_supported_text(MessageType type) {
   return fmt::format("messages of type {} are not supported", name_of(type));
 }
 
+std::string no_python_text() { return "Python calls are not supported!"; }
+
 std::string bad_worker_name_text(std::string_view name) {
   return fmt::format(
       "Worker name must match [A-Za-z0-9_:-]*, must be non-empty and must be shorter than 128 "

@@ -68,6 +68,8 @@ std::string unmapped_device_text(bool is_request, std::string_view what, std::st
 // The request could not be decoded or dispatched on worker `id`.
 std::string error_on_node_text(std::int16_t id, std::string_view text);
 std::string not_supported_text(MessageType type);
+// A call of a Python function came to a process without Python.
+std::string no_python_text();
 
 // ---- starting -----------------------------------------------------------------------------------
 

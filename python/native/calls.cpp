@@ -103,6 +103,7 @@ class PythonFunction final : public LineFunction {
       py::object completion = py::cast(Completion(std::move(reply), how_));
       try {
         hooks().run_async(call, completion);
+        py::cast<Completion&>(completion).answers_later();
       } catch (const std::exception& thrown) {
         py::cast<Completion&>(completion).fail("", thrown.what());
       }

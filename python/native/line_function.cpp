@@ -33,7 +33,9 @@ void LineFunction::load_and_run(rpc::Reader& arguments, rpc::Reply reply) const 
   try {
     loaded = load(arguments);
   } catch (const std::exception& thrown) {
-    return python::fail(std::move(reply), {"", thrown.what()});
+    rpc::Failure failure{"", thrown.what()};
+    const Unlocked released;
+    return reply.refuse(std::move(failure));
   }
   if (!loaded) {
     const Unlocked released;

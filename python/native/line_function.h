@@ -50,6 +50,10 @@ class Completion {
   Completion(rpc::Reply reply, Answering how) : reply_(std::move(reply)), how_(std::move(how)) {}
   // Each of these does nothing once it has been answered.
   void complete(const py::object& result);
+  // The function has returned.
+  void answers_later() const {
+    if (reply_) reply_->answers_later();
+  }
   void fail(std::string type, std::string text);
 
  private:

@@ -213,6 +213,7 @@ class ServedProcedure final : public LineFunction {
       py::object completion = py::cast(Completion(std::move(reply), how_));
       try {
         runners().run_async(function_.get(), values, completion);
+        py::cast<Completion&>(completion).answers_later();
       } catch (const std::exception& thrown) {
         py::cast<Completion&>(completion).fail("", thrown.what());
       }

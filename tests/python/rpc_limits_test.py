@@ -3,8 +3,9 @@
 import unittest
 
 import muster.rpc as rpc
+from muster.futures import Future
 from functions import echo, throw
-from workers import TestCase, equal, has, raised
+from workers import TestCase, equal, has, raised, wait_until
 
 # From here on bytes travel beside a message; and longer texts of native errors are cut.
 OUT_OF_BAND = 8192
@@ -31,6 +32,43 @@ class OddPickler:
 
 def use_odd_pickler():
     rpc.internal._install(OddPickler)
+
+
+class Unloadable:
+    """Can be pickled, and not unpickled."""
+
+    def __reduce__(self):
+        return (throw, (ImportError, "no such module"))
+
+
+@rpc.define("limits.later", "(i64)->i64")
+@rpc.functions.async_execution
+def later(value):
+    return hold()
+
+
+held = []
+seen = []
+
+
+def pending_count():
+    return int(rpc.api._get_current_rpc_agent().get_metrics()["agent.server_active_async_calls"])
+
+
+def hold():
+    seen.append(pending_count())
+    held.append(Future())
+    return held[-1]
+
+
+@rpc.functions.async_execution
+def hold_later():
+    return hold()
+
+
+def let_go():
+    while held:
+        held.pop().set_result(7)
 
 
 class LongTexts(TestCase):
@@ -76,6 +114,36 @@ class Pickles(TestCase):
             equal(rpc.rpc_sync(worker.next, echo, (5,)), 5)
 
         self.run_workers(body, size=2)
+
+
+class Arguments(TestCase):
+    def test_those_that_cannot_be_read_say_where(self):
+        def body(worker):
+            has(
+                raised(RuntimeError, rpc.rpc_sync, worker.next, echo, (Unloadable(),)),
+                "Error on Node 1: ImportError: no such module",
+            )
+            kept = rpc.remote(worker.next, echo, (Unloadable(),))
+            has(raised(RuntimeError, kept.to_here), "Error on Node 1: ImportError: no such module")
+
+        self.run_workers(body, size=2)
+
+
+class Counts(TestCase):
+    def test_functions_that_answer_later_count_from_their_return_to_their_answer(self):
+        procedure = rpc.Procedure("limits.later", "(i64)->i64")
+
+        def body(worker):
+            first = rpc.rpc_async(worker.name, hold_later)
+            wait_until(lambda: pending_count() == 1, "the first has returned")
+            second = rpc.rpc_async(worker.name, procedure, (1,))
+            wait_until(lambda: pending_count() == 2, "the second has returned")
+            equal(seen, [0, 1])
+            let_go()
+            equal((first.wait(), second.wait()), (7, 7))
+            equal(pending_count(), 0)
+
+        self.run_workers(body)
 
 
 if __name__ == "__main__":

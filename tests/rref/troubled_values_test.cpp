@@ -1,6 +1,7 @@
 // References to values that could not be made, or cannot be written: everybody hears why, and
 // nothing is left behind.
 #include "muster/rpc/texts.h"
+#include "muster/rref/control.h"
 #include "muster/rref/rref.h"
 #include "tests/rref/cluster.h"
 
@@ -12,6 +13,7 @@
 #include <stdexcept>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace muster::rref {
 namespace {
@@ -199,6 +201,51 @@ TEST_P(TroubledValues, FailTheCallWhoseResultTheyAre) {
     ASSERT_FALSE(outcome);
     EXPECT_EQ(outcome.error(), (CallError{CallErrorKind::Remote, told.text, told.type, true}));
     expect_nothing_is_left();
+  }
+}
+
+TEST_P(TroubledValues, FailAFetchOfWhatWasToBeMadeByPythonWhereThereIsNone) {
+  const GlobalId rref(0, 1'000'000);
+  rpc::Writer head;
+  head.write(rref.bits(), creation_fork(rref).bits());
+  rpc::Envelope envelope{.type = rpc::MessageType::PythonRemoteCall, .head = head.take_control()};
+  auto request = rpc::encode_call<void()>(std::move(envelope), "muster.python");
+  ASSERT_TRUE(agent(0).send("worker1", std::move(*request)).wait());
+  const std::string fetch = encode(FetchCall{rref, creation_fork(rref)});
+  const auto fetched =
+      agent(0)
+          .send("worker1", {rpc::MessageType::PythonRrefFetchCall, rpc::kNoMessageId, fetch, {}})
+          .wait();
+  ASSERT_FALSE(fetched);
+  EXPECT_EQ(fetched.error().message, "Error on Node 1: Python calls are not supported!");
+}
+
+// ---- messages about references that are none
+
+TEST_P(TroubledValues, ServeNoMessageAboutThemThatHasBuffers) {
+  const GlobalId rref(0, 1'000'000);
+  const GlobalId fork = creation_fork(rref);
+  using rpc::MessageType;
+  std::vector<rpc::Message> messages;
+  for (const auto type : {MessageType::ScriptRrefFetchCall, MessageType::PythonRrefFetchCall}) {
+    messages.push_back({type, rpc::kNoMessageId, encode(FetchCall{rref, fork}), {}});
+  }
+  for (const auto type : {MessageType::RrefUserDelete, MessageType::RrefForkRequest,
+                          MessageType::RrefChildAccept, MessageType::RrefForkCancel}) {
+    messages.push_back({type, rpc::kNoMessageId, encode(Control{type, rref, fork}), {}});
+  }
+  for (rpc::Message& message : messages) {
+    const std::string name = name_of(message.type);
+    message.buffers.emplace_back();
+    const auto with_buffers = agent(0).send("worker1", message).wait();
+    ASSERT_FALSE(with_buffers);
+    EXPECT_EQ(with_buffers.error().message, "Error on Node 1: " + name + " has buffers");
+    message.buffers.clear();
+    message.payload += "x";
+    const auto longer = agent(0).send("worker1", message).wait();
+    ASSERT_FALSE(longer);
+    EXPECT_TRUE(longer.error().message.starts_with("Error on Node 1: ")) << longer.error().message;
+    EXPECT_TRUE(longer.error().message.ends_with("bytes are left over"));
   }
 }
 
