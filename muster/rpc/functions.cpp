@@ -59,7 +59,7 @@ Failure describe_current_exception() {
   } catch (const abi::__forced_unwind&) {
     throw;
   } catch (const CallException& thrown) {
-    return describe(thrown.error());
+    return failure_of(thrown.error());
   } catch (const std::exception& thrown) {
     const char* const what = thrown.what();
     failure.text = what != nullptr ? what : "";
@@ -73,11 +73,11 @@ Failure describe_current_exception() {
   return failure;
 }
 
-Failure describe(const Error& error) {
+Failure failure_of(const Error& error) {
   return {.type = fmt::format("muster::Error<{}>", name_of(error.kind)), .text = error.message};
 }
 
-Failure describe(const CallError& error) {
+Failure failure_of(const CallError& error) {
   return {.type = error.type.empty() ? "muster::rpc::CallException" : error.type,
           .text = render(error)};
 }

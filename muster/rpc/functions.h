@@ -59,11 +59,11 @@ void describe_fields(Archive& archive, Failure& failure) {
 // Requires: an exception is being handled. Rethrows the unwinding of a thread that is cancelled.
 Failure describe_current_exception();
 // The type is "muster::Error<timeout>", with the kind of the error.
-Failure describe(const Error& error);
+Failure failure_of(const Error& error);
 // What a function tells that passes the error of a call on, whether it throws it or answers with a
 // future that has failed: the text as it is rendered; the type that the callee has named, if it
 // has.
-Failure describe(const CallError& error);
+Failure failure_of(const CallError& error);
 
 // Where the answer to one call goes. A result may have buffers of memory that is only borrowed
 // (Buffer::borrow); whoever returns such a thing keeps the memory for as long as it is served.
@@ -199,7 +199,7 @@ struct ResultTraits<Result<T>> {
   using Value = T;
   static constexpr bool kAsynchronous = false;
   static void answer(Result<T>&& result, Reply reply) {
-    if (!result) return reply.fail(describe(result.error()));
+    if (!result) return reply.fail(failure_of(result.error()));
     if constexpr (std::is_void_v<T>) {
       reply.succeed_with_nothing();
     } else {
@@ -217,7 +217,7 @@ struct ResultTraits<Future<T>> {
   static void answer(Future<T>&& result, Reply reply) {
     auto shared = std::make_shared<Reply>(std::move(reply));  // a callback must be copyable
     result.on_done([shared](const CallResult<T>& outcome) {
-      if (!outcome) return shared->fail(describe(outcome.error()));
+      if (!outcome) return shared->fail(failure_of(outcome.error()));
       if constexpr (std::is_void_v<T>) {
         shared->succeed_with_nothing();
       } else {

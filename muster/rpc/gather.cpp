@@ -423,6 +423,12 @@ CallResult<Gather::Values> Gather::gather(Agent& agent, const Circle& circle, st
            false});
       break;
     }
+    if (own->second == 0) {
+      // Another thread has stopped the agent, or others have taken this worker out.
+      outcome = call_failed({CallErrorKind::Rejected,
+                             fmt::format("{} is not in its group any more", self), "", true});
+      break;
+    }
     {
       const std::lock_guard lock(mutex_);
       arrival.process = own->second;
