@@ -291,8 +291,7 @@ void AgentCore::tell_lost(const WorkerInfo& worker, const std::string& text) {
 
 void AgentCore::tell_replaced(const Outgoing& worker) {
   const WorkerInfo info = worker.member().info;
-  tell_lost(info,
-            peer_lost_text(info, "another process has taken its place", worker.last_heard()));
+  tell_lost(info, peer_lost_text(info, "another process has taken its place", worker.last_heard()));
 }
 
 void AgentCore::tell_joined(std::vector<Member> members) {

@@ -48,7 +48,8 @@ std::shared_ptr<std::byte> allocate_bytes(std::size_t bytes);
 
 Buffer copy_of(std::span<const std::byte> bytes);
 
-// Copies what is borrowed, so that whoever lent it has it back; false if there is not so much memory.
+// Copies what is borrowed, so that whoever lent it has it back; false if there is not so much
+// memory.
 bool take_over(std::vector<Buffer>& buffers);
 
 }  // namespace muster::rpc

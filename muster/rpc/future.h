@@ -88,8 +88,8 @@ class Helper {
   virtual void slept(std::optional<Duration> total) = 0;
 };
 
-// One set of callbacks that runs within those of others, in this thread. A chain of `then` may be of
-// any length, the stack is not: deep within, callbacks are put off until the outermost have run.
+// One set of callbacks that runs within those of others, in this thread. A chain of `then` may be
+// of any length, the stack is not: deep within, callbacks are put off until the outermost have run.
 class CallbackNest {
  public:
   CallbackNest();

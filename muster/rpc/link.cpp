@@ -313,9 +313,7 @@ void Link::set_held(unsigned int why, bool held) {
 
 bool Link::is_reading_here() { return reading_depth > 0; }
 
-void Link::write_some() {
-  flush(std::unique_lock(output_->mutex));
-}
+void Link::write_some() { flush(std::unique_lock(output_->mutex)); }
 
 void Link::ready() {
   stream_->woken();

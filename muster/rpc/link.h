@@ -131,8 +131,8 @@ class Link : public std::enable_shared_from_this<Link> {
 
   // The other side does what it must not: the connection is lost. Any thread.
   void give_up(std::string reason) { lose(std::move(reason)); }
-  // On the loop's thread, when it is not in `on_message`. Nobody is told anything after it, and what
-  // was to be written is not looked at any more.
+  // On the loop's thread, when it is not in `on_message`. Nobody is told anything after it, and
+  // what was to be written is not looked at any more.
   void close();
 
   // What the other side may send from now on. For `on_message`.
