@@ -70,13 +70,13 @@ TEST(AgentSim, ANewcomerIsReachedThoughTheStoreHasLostEverything) {
     if (!comes_first) world.loop().advance(10s);
     world.start_again(2);
     const auto all_know_all = [&] {
-      for (const std::size_t index : {0, 1, 2}) {
+      for (const std::size_t index : {0U, 1U, 2U}) {
         if (world.worker(index).known_names().size() != 3) return false;
       }
       return world.worker(2).has_joined();
     };
     ASSERT_TRUE(world.loop().run_until(all_know_all, world.loop().now() + 60s));
-    for (const std::size_t index : {0, 1}) {
+    for (const std::size_t index : {0U, 1U}) {
       EXPECT_TRUE(world.call(2, index));
       EXPECT_TRUE(world.call(index, 2));
     }

@@ -121,7 +121,7 @@ TEST(Frame, NeedsNoMemoryForEmptyBuffers) {
   ASSERT_TRUE(reader.feed(as_bytes(bytes_of(sent)), got));
   ASSERT_EQ(got.size(), 1U);
   ASSERT_EQ(got[0].buffers.size(), 4U);
-  for (const std::size_t empty : {0, 2, 3}) {
+  for (const std::size_t empty : {0U, 2U, 3U}) {
     EXPECT_EQ(got[0].buffers[empty].owner(), nullptr);
     EXPECT_TRUE(got[0].buffers[empty].empty());
   }
