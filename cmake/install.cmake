@@ -59,7 +59,7 @@ foreach(shell IN ITEMS bash zsh)
     COMMAND sh -c "\"$0\" completion \"$1\" > \"$2\"" $<TARGET_FILE:muster> ${shell}
       "${completions}/${shell}")
 endforeach()
-add_custom_target(completions DEPENDS "${completions}/bash" "${completions}/zsh")
+add_custom_target(completions ALL DEPENDS "${completions}/bash" "${completions}/zsh")
 add_dependencies(product completions)
 install(FILES "${completions}/bash" RENAME muster
   DESTINATION "${CMAKE_INSTALL_DATADIR}/bash-completion/completions")
