@@ -432,8 +432,11 @@ TEST(Reader, CountsAllThatIsMadeOfOneMessage) {
 }
 
 struct Wide {
+  static inline std::int64_t last_number = 0;
+
   std::array<std::optional<double>, 500> all{};
-  friend bool operator<(const Wide&, const Wide&) { return true; }  // all of them are different
+  std::int64_t number = ++last_number;  // all of them are different
+  friend bool operator<(const Wide& a, const Wide& b) { return a.number < b.number; }
 };
 template <typename Archive>
 void describe_fields(Archive&, Wide&) {}  // and none has a byte
