@@ -208,8 +208,8 @@ class Comparison:
 
     def compare_quiet(self):
         """Processor time of both processes together, while they are connected and nobody calls. A
-        sample each of as many pairs at once, since who sleeps does not disturb others; but who never
-        does is measured after them, alone, and one pair gives all samples."""
+        sample each of as many pairs at once, since who sleeps does not disturb others; but who
+        never does is measured after them, alone, and one pair gives all samples."""
         quiet = [
             (transport, name)
             for transport in TRANSPORTS

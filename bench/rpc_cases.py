@@ -1,4 +1,4 @@
-"""What the RPC comparison measures, for how long and how often, and what is demanded of the outcome.
+"""What the RPC comparison measures, for how long and how often, and what is asked of the outcome.
 
 Who takes part is in rpc_contenders.py; rpc.py does the measuring.
 """
@@ -38,8 +38,8 @@ METRICS = {
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """How long and how often: the full run takes under ten minutes, the quick one under one. What is
-    short of time gets shorter, not rarer: whatever is measured is so five times at least.
+    """How long and how often: the full run takes under ten minutes, the quick one under one. What
+    is short of time gets shorter, not rarer: whatever is measured is so five times at least.
 
     On a busy machine a pair makes four times as many calls if the kernel happens to put both of it
     on one core, which differs from start to start; means of many starts could not tell two that are

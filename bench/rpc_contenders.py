@@ -14,7 +14,6 @@ import re
 import select
 import signal
 import subprocess
-import time
 
 import harness
 import store
@@ -235,8 +234,8 @@ class Muster(Native):
 
 
 class Blocking(Muster):
-    """It never looks before it sleeps, which is the best that one can do where threads outnumber the
-    cores, be they its own or others'."""
+    """It never looks before it sleeps, which is the best that one can do where threads outnumber
+    the cores, be they its own or others'."""
 
     def can(self, case):
         return case.busy or case.is_crowd
@@ -394,8 +393,8 @@ class Torch:
 
 
 def find(options, report, cores, torch_seconds):
-    """Name: contender, in the order of the report. Who cannot be had is named in the report. With no
-    `torch_seconds`, without PyTorch."""
+    """Name: contender, in the order of the report. Who cannot be had is named in the report. With
+    no `torch_seconds`, without PyTorch."""
     found = {}
 
     def add(contender):

@@ -110,8 +110,8 @@ def call_echo(payload):
 
 @functools.lru_cache(maxsize=None)
 def payloads_of(size):
-    """Two that take turns, so that no reply of before can pass. No byte of one is like the other's at
-    the same place. Memory for their replies has been had before."""
+    """Two that take turns, so that no reply of before can pass. No byte of one is like the other's
+    at the same place. Memory for their replies has been had before."""
     first = torch.randint(0, 256, (size,), dtype=torch.uint8)
     payloads = first, first + 1
     for payload in payloads:
