@@ -52,11 +52,22 @@ void FdWatch::want(std::uint32_t events) {
   wanted_ = events;
 }
 
+Result<LoopDescriptors> LoopDescriptors::open() {
+  LoopDescriptors descriptors{Fd(::epoll_create1(EPOLL_CLOEXEC)), {}};
+  if (descriptors.epoll.is_open()) descriptors.wake = Fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!descriptors.wake.is_open()) return fail(ErrorKind::Unavailable, describe_errno(errno));
+  return descriptors;
+}
+
 EpollLoop::EpollLoop()
-    : now_(clock_.now()),
-      epoll_(::epoll_create1(EPOLL_CLOEXEC)),
-      wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-  MUSTER_ASSERT(epoll_.is_open() && wake_.is_open());
+    : EpollLoop([] {
+        auto descriptors = LoopDescriptors::open();
+        MUSTER_ASSERT(descriptors);
+        return std::move(*descriptors);
+      }()) {}
+
+EpollLoop::EpollLoop(LoopDescriptors descriptors)
+    : now_(clock_.now()), epoll_(std::move(descriptors.epoll)), wake_(std::move(descriptors.wake)) {
   epoll_event event{};
   event.events = EPOLLIN;
   event.data.ptr = nullptr;

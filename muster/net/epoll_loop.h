@@ -51,9 +51,20 @@ class FdWatch {
   std::function<void(std::uint32_t)> ready_;
 };
 
+// What a loop cannot be without.
+struct LoopDescriptors {
+  // Unavailable if the process, or the system, has no more.
+  static Result<LoopDescriptors> open();
+
+  Fd epoll;
+  Fd wake;  // an eventfd that other threads write
+};
+
 class EpollLoop final : public Loop {
  public:
+  // For programs that are nothing without it: aborts where there are no descriptors.
   EpollLoop();
+  explicit EpollLoop(LoopDescriptors descriptors);
   ~EpollLoop() override;
 
   TimePoint now() const override { return now_; }
@@ -123,7 +134,7 @@ class EpollLoop final : public Loop {
   SystemClock clock_;
   TimePoint now_;
   Fd epoll_;
-  Fd wake_;  // an eventfd that other threads write
+  Fd wake_;
   // The watches with events in this turn that are still to be called; a destroyed watch clears its
   // place.
   std::vector<std::pair<FdWatch*, std::uint32_t>> pending_;

@@ -46,11 +46,13 @@ std::uint64_t descriptors_max() {
 
 }  // namespace
 
-NetworkAgent::NetworkAgent(AgentOptions options, RequestHandler& handler)
+NetworkAgent::NetworkAgent(AgentOptions options, RequestHandler& handler,
+                           net::LoopDescriptors descriptors)
     : options_(std::move(options)),
       member_{options_.self, Random::from_system().next(), "", "", options_.devices},
       timeout_(options_.timeout.count()),
       callbacks_("rpc-callback", options_.callback_thread_count),
+      loop_(std::move(descriptors)),
       core_(core_options(), loop_, clock_, handler),
       retries_(std::make_unique<Retries>(*this, loop_, clock_)) {}
 
@@ -91,7 +93,12 @@ Result<std::shared_ptr<NetworkAgent>> NetworkAgent::start(AgentOptions options,
                                                           OpenStore open_store,
                                                           RequestHandler& handler,
                                                           Duration patience) {
-  auto agent = std::make_shared<NetworkAgent>(std::move(options), handler);
+  auto descriptors = net::LoopDescriptors::open();
+  if (!descriptors) {
+    return fail(ErrorKind::Unavailable,
+                fmt::format("cannot start the I/O loop of RPC: {}", descriptors.error().message));
+  }
+  auto agent = std::make_shared<NetworkAgent>(std::move(options), handler, std::move(*descriptors));
   try {
     agent->thread_ = std::thread([raw = agent.get()] {
       ::prctl(PR_SET_NAME, "rpc-io", 0, 0, 0);

@@ -77,7 +77,7 @@ class NetworkAgent final : public Agent {
   static Result<std::shared_ptr<NetworkAgent>> start(AgentOptions options, OpenStore open_store,
                                                      RequestHandler& handler, Duration patience);
   // Use `start`.
-  NetworkAgent(AgentOptions options, RequestHandler& handler);
+  NetworkAgent(AgentOptions options, RequestHandler& handler, net::LoopDescriptors descriptors);
   ~NetworkAgent() override;
 
   const WorkerInfo& self() const override { return options_.self; }
