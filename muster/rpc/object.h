@@ -20,13 +20,14 @@ namespace muster::rpc {
 template <typename T>
 concept Referable = std::is_void_v<T> || Encodable<T> || kIsObject<T>;
 
-// The type as workers compare it: by its parts where it can be sent, by its name otherwise.
+// The type as workers compare it: by its parts where it can be sent, by its name otherwise. Types
+// that are sent alike (a std::map and a std::unordered_map) have the same.
 template <typename T>
 const std::string& type_text() {
   static const std::string kText = [] {
     Signature signature;
     signature.append<T>();
-    return signature.take();
+    return shorten_signature(signature.take());
   }();
   return kText;
 }
@@ -62,6 +63,11 @@ class TypedObject final : public Object {
     }
   }
   T& value() { return value_; }
+  // Nothing if the object is of another type, though it may have the same text.
+  static T* value_of(Object& object) {
+    auto* const typed = dynamic_cast<TypedObject*>(&object);
+    return typed == nullptr ? nullptr : &typed->value();
+  }
 
  private:
   T value_;

@@ -162,4 +162,11 @@ std::uint64_t hash_of_signature(std::string_view signature) {
   return hash ^ (hash >> 29U);
 }
 
+std::string shorten_signature(std::string signature) {
+  if (signature.size() <= kShortSignatureBytesMax) return signature;
+  const std::string end = fmt::format("...#{:016x}", hash_of_signature(signature));
+  signature.resize(kShortSignatureBytesMax - end.size());
+  return signature + end;
+}
+
 }  // namespace muster::rpc

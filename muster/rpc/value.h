@@ -368,6 +368,10 @@ class Signature {
 
 // The same number in every program and on every machine.
 std::uint64_t hash_of_signature(std::string_view signature);
+// The same for everybody who has that signature, and never longer than the limit: of a long one the
+// beginning, and its hash.
+inline constexpr std::size_t kShortSignatureBytesMax = 1024;
+std::string shorten_signature(std::string signature);
 
 namespace internal {
 

@@ -44,6 +44,12 @@ Result<std::string> Keeper::give(const Handle& handle, rpc::Freight& freight) {
       return fail(ErrorKind::Invalid, error->message);
     }
   }
+  // C++ types have short texts; whoever spells them otherwise may not know.
+  if (handle.type().size() > kTypeTextBytesMax) {
+    return fail(ErrorKind::Invalid,
+                fmt::format("the type of {} has a name of {} bytes; at most {} can be sent",
+                            handle.text(), handle.type().size(), kTypeTextBytesMax));
+  }
   const std::lock_guard lock(mutex_);
   const rpc::ConnectionNumber by = freight.connection();
   auto data = handle.is_owner() ? ledger_.fork_owned(handle.rref(), *peer, by)

@@ -41,6 +41,7 @@ namespace internal {
 
 CallError no_reference();
 CallError not_the_owner(const rref::Handle& handle);
+CallError another_type(const rref::Handle& handle);
 
 // Calls a function where a value is, with a reference to it as the first argument.
 template <typename T>
@@ -113,7 +114,9 @@ class RRef {
     if (!handle_->is_owner()) return call_failed(internal::not_the_owner(*handle_));
     const auto outcome = handle_->owned()->wait();
     if (!outcome) return call_failed(outcome.error());
-    return &static_cast<TypedObject<T>&>(**outcome).value();
+    T* const value = TypedObject<T>::value_of(**outcome);
+    if (value == nullptr) return call_failed(internal::another_type(*handle_));
+    return value;
   }
 
   // A copy of the value as it is now.
@@ -168,12 +171,14 @@ class RRef {
     return future;
   }
   Future<T> fetch_here() const {
-    return handle_->owned()->value().then([](const auto& outcome) -> CallResult<T> {
+    return handle_->owned()->value().then([handle = handle_](const auto& outcome) -> CallResult<T> {
       if (!outcome) return call_failed(outcome.error());
       if constexpr (std::is_void_v<T>) {
         return {};
       } else {
-        return static_cast<TypedObject<T>&>(**outcome).value();
+        const T* const value = TypedObject<T>::value_of(**outcome);
+        if (value == nullptr) return call_failed(internal::another_type(*handle));
+        return *value;
       }
     });
   }
