@@ -84,7 +84,7 @@ class Helper {
   virtual void help(Waiter& waiter) = 0;
   // The thread has to sleep in the future after all, unless what it waits for is done then. And it
   // goes on; it waited that long in all, or until its deadline.
-  virtual void sleeps(const Waiter& waiter) = 0;
+  virtual void sleeps() = 0;
   virtual void slept(std::optional<Duration> total) = 0;
 };
 
@@ -332,7 +332,7 @@ class Future {
       StateWaiter waiter(*state_, deadline);
       helper->help(waiter);
       if (done()) return true;
-      helper->sleeps(waiter);
+      helper->sleeps();
     }
     std::unique_lock lock(state_->mutex);
     ++state_->sleeper_count;

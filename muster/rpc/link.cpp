@@ -190,6 +190,7 @@ Result<> Link::send(Message message, When when) {
   outgoing.buffers = std::move(message.buffers);
   outgoing.bytes = outgoing.head.size();
   for (const Buffer& buffer : outgoing.buffers) outgoing.bytes += buffer.size();
+  const bool is_small = outgoing.buffers.empty();
 
   std::unique_lock lock(output_->mutex);
   if (!output_->failure.empty()) {
@@ -201,6 +202,12 @@ Result<> Link::send(Message message, When when) {
   output_->queue.push_back(std::move(outgoing));
   look_if_full();
   if (output_->is_corked || when == When::Later) return {};
+  if (has_turns() && is_small && output_->queue.size() < kGatheredMax) {
+    output_->is_gathering = true;
+    has_output_ = true;
+    // The last of them looks whether there is any after it has left.
+    if (has_turns()) return {};
+  }
   if (when == When::Soon && output_->queue.size() < kGatheredMax) {
     if (!is_first) return {};
     output_->is_gathering = true;
@@ -363,7 +370,8 @@ bool Link::poll() {
 }
 
 bool Link::prepare_to_sleep() {
-  if (is_closed_ || is_lost_ || is_held()) return true;
+  // Of those who take turns, the last asks.
+  if (is_closed_ || is_lost_ || is_held() || has_turns()) return true;
   const std::unique_lock lock(reading_, std::try_to_lock);
   return !lock || (undelivered_.empty() && stream_->ask_for_bytes());
 }
@@ -388,11 +396,31 @@ bool Link::read_while(const std::function<std::optional<Pause>()>& next) {
   if (has_slept) set_sleeper(nullptr);
   if (is_closed_ || is_lost_) return true;
   want_bytes(true);
+  leave_to_loop(std::move(lock));
+  return true;
+}
+
+void Link::leave_to_loop(std::unique_lock<std::mutex> reading) {
   const bool has_more = !stream_->ask_for_bytes();
   // First: the loop looks only if nobody else reads.
-  lock.unlock();
+  reading.unlock();
   if (has_missed_.exchange(false) || has_more) look_again();
-  return true;
+}
+
+void Link::take_turns(const std::function<bool()>& next) {
+  set_turn_takers(+1);
+  while (!is_closed_ && !is_lost_ && next()) {
+    const std::unique_lock lock(reading_, std::try_to_lock);
+    if (!lock) continue;
+    stream_->forget_request();
+    if (has_output_) write_some();
+    if (!is_held()) read_some();
+  }
+  if (set_turn_takers(-1) > 0 || is_closed_ || is_lost_) return;
+  if (has_output_) write_some();
+  // Whoever has it leaves it to the loop later.
+  std::unique_lock lock(reading_, std::try_to_lock);
+  if (lock) leave_to_loop(std::move(lock));
 }
 
 void Link::sleep(const Alarm& alarm, TimePoint until) {
@@ -492,6 +520,14 @@ void Link::set_sleeper(const Alarm* sleeper) {
   update_watch();
 }
 
+int Link::set_turn_takers(int change) {
+  const std::lock_guard lock(watching_);
+  const bool had_turns = has_turns();
+  turn_takers_ += change;
+  if (had_turns != has_turns()) update_watch();
+  return turn_takers_;
+}
+
 void Link::update_watch() {
   if (!watch_ || is_lost_) return;
   const std::uint32_t room = stream_->room_events();
@@ -503,8 +539,8 @@ void Link::update_watch() {
   } else {
     // A thread that reads and has not slept yet looks for room, too: the loop, if it were woken for
     // it, would take its core.
-    const bool somebody_looks = !wants_bytes_ && sleeper_ == nullptr;
-    events = (wants_bytes_ && !is_held() ? std::uint32_t{EPOLLIN} : 0) |
+    const bool somebody_looks = (!wants_bytes_ && sleeper_ == nullptr) || has_turns();
+    events = (wants_bytes_ && !has_turns() && !is_held() ? std::uint32_t{EPOLLIN} : 0) |
              (wants_room_ && !somebody_looks ? room : 0);
   }
   // EPOLLONESHOT alone: nothing, but cheaper than to leave and to come back.

@@ -7,7 +7,8 @@
 //
 // Messages come in on the loop's thread, or on a thread that waits for one of them and meanwhile
 // reads by itself (`read_while`), awake or asleep: an answer then reaches it without any other
-// thread. Large buffers are written from where they lie and read to where they stay.
+// thread. Several that wait, awake, take turns (`take_turns`): each of them reads, and writes, for
+// all. Large buffers are written from where they lie and read to where they stay.
 #pragma once
 
 #include "muster/base/error.h"
@@ -97,7 +98,8 @@ class Link : public std::enable_shared_from_this<Link> {
   // borrowed memory must stay until then, until `take_over`, or until `close`.
   // `Soon` instead of at once: with others that come meanwhile, from the loop, or as soon as
   // somebody waits in `read_while`. For many small messages, each of which would cost a system
-  // call. `Later`: when somebody calls `write`.
+  // call. `Later`: when somebody calls `write`. While threads take turns, the next of them writes
+  // what is small.
   enum class When { AtOnce, Soon, Later };
   Result<> send(Message message, When when = When::AtOnce);
   void write() { write_some(); }
@@ -115,6 +117,11 @@ class Link : public std::enable_shared_from_this<Link> {
   // pause). Returns at once, false, if another thread does so already, or if the connection is
   // lost.
   bool read_while(const std::function<std::optional<Pause>()>& next);
+  // For a thread that waits together with others: while `next` wants to go on, which lets the
+  // others run, it is this thread's turn to write what waits and to read, unless another one does
+  // so just now. The loop does neither meanwhile.
+  void take_turns(const std::function<bool()>& next);
+  bool has_turns() const { return turn_takers_ > 0; }
   // For HotLinks, on the loop's thread: one look whether there is something to read or room to
   // write; true if there was. And before the loop sleeps: false if there is something.
   bool poll();
@@ -167,6 +174,8 @@ class Link : public std::enable_shared_from_this<Link> {
   void look_again();
   // Requires: the lock for reading.
   void sleep(const Alarm& alarm, TimePoint until);
+  // Nobody but the loop reads any more. Releases the lock for reading.
+  void leave_to_loop(std::unique_lock<std::mutex> reading);
   // Unless it is closed: the loop may be gone then, whatever thread still has the link.
   void post(std::function<void()> work);
   void write_some();
@@ -177,6 +186,8 @@ class Link : public std::enable_shared_from_this<Link> {
   // Whether the loop is to look when there is something to read, or room.
   void want_bytes(bool wanted);
   void set_sleeper(const Alarm* sleeper);
+  // How many there are now.
+  int set_turn_takers(int change);
   void want_room(bool wanted);
   void update_watch();
   // After the queue has become longer, and shorter. Requires: the lock of the output, which the
@@ -209,7 +220,8 @@ class Link : public std::enable_shared_from_this<Link> {
   std::unique_ptr<StreamWatch> watch_;
   bool wants_bytes_ = true;
   bool wants_room_ = false;
-  const Alarm* sleeper_ = nullptr;  // a thread that is woken in the place of the loop
+  const Alarm* sleeper_ = nullptr;    // a thread that is woken in the place of the loop
+  std::atomic<int> turn_takers_ = 0;  // may be read without the lock
 };
 
 }  // namespace muster::rpc

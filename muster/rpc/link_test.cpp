@@ -564,6 +564,156 @@ TEST_P(SleepOnLinkTest, LosesNoAnswerOfThreadsThatSleepInTurns) {
   for (const auto& last : answered) EXPECT_EQ(last, kRounds);
 }
 
+TEST_P(SleepOnLinkTest, ThreadsThatTakeTurnsReadAndWriteForAll) {
+  constexpr int kThreads = 4;
+  constexpr std::int64_t kRounds = 1500;
+  Echo echo(std::move(far_stream), {});
+  left.emplace(loop, std::move(near_stream), LinkOptions());
+  std::array<std::atomic<std::int64_t>, kThreads> answered{};
+  left->heard = [&](Link&) {
+    const std::int64_t id = left->messages.back().id;
+    left->messages.clear();
+    answered.at(static_cast<std::size_t>(id % kThreads)) = id / kThreads;
+  };
+  const TimePoint deadline = SystemClock().now() + 60s;
+  std::vector<std::thread> threads;
+  for (std::size_t thread = 0; thread < kThreads; ++thread) {
+    threads.emplace_back([&, thread] {
+      const auto is_late = [&] { return SystemClock().now() >= deadline; };
+      for (std::int64_t round = 1; round <= kRounds && !is_late(); ++round) {
+        const auto id = round * kThreads + static_cast<std::int64_t>(thread);
+        const std::size_t bytes = round % 500 == 0 ? std::size_t{1} << 20U : 0;
+        ASSERT_TRUE(left->link->send(request(id, "ping", bytes)));
+        left->link->take_turns([&] {
+          std::this_thread::yield();
+          return answered.at(thread) != round && !is_late();
+        });
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();  // the loop of this side has not run at all
+  for (const auto& last : answered) EXPECT_EQ(last, kRounds);
+  EXPECT_FALSE(left->link->has_turns());
+  // What comes when nobody waits is read by the loop, as before.
+  ASSERT_TRUE(left->link->send(request(0, "ping")));
+  EXPECT_TRUE(run_until([&] { return answered[0] == 0; }));
+}
+
+// Threads come and go, so that the loop reads in between, and whoever leaves must not leave an
+// answer to nobody.
+TEST_P(SleepOnLinkTest, LosesNoAnswerOfThreadsThatTakeTurnsNowAndThen) {
+  constexpr int kThreads = 3;
+  constexpr std::int64_t kRounds = 1500;
+  Echo echo(std::move(far_stream), {});
+  left.emplace(loop, std::move(near_stream), LinkOptions());
+  std::array<std::atomic<std::int64_t>, kThreads> answered{};
+  left->heard = [&](Link&) {
+    const std::int64_t id = left->messages.back().id;
+    left->messages.clear();
+    const auto thread = static_cast<std::size_t>(id % kThreads);
+    answered.at(thread) = id / kThreads;
+    answered.at(thread).notify_one();
+  };
+  std::atomic<int> running_count = kThreads;
+  std::vector<std::thread> threads;
+  for (std::size_t thread = 0; thread < kThreads; ++thread) {
+    threads.emplace_back([&, thread] {
+      for (std::int64_t round = 1; round <= kRounds; ++round) {
+        ASSERT_TRUE(left->link->send(
+            request(round * kThreads + static_cast<std::int64_t>(thread), "ping")));
+        std::int64_t turns = round % 3;
+        left->link->take_turns([&] { return answered.at(thread) != round && turns-- > 0; });
+        answered.at(thread).wait(round - 1);
+      }
+      --running_count;
+    });
+  }
+  EXPECT_TRUE(run_until([&] { return running_count == 0; }));
+  if (running_count > 0) {
+    for (auto& one : answered) {
+      one = kRounds;  // they do not wait for ever
+      one.notify_one();
+    }
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST_P(SleepOnLinkTest, WritesTogetherWhatIsSentWhileThreadsTakeTurns) {
+  left.emplace(loop, std::move(near_stream), LinkOptions());
+  right.emplace(loop, std::move(far_stream), LinkOptions());
+  int turns = 0;
+  left->link->take_turns([&] {
+    const auto send = [&](std::size_t bytes = 0) {
+      EXPECT_TRUE(left->link->send(request(turns, "", bytes)));
+    };
+    switch (++turns) {
+      case 1:
+        send();
+        send();
+        EXPECT_GT(left->link->queued_bytes(), 0U);
+        return true;
+      case 2:
+        EXPECT_EQ(left->link->queued_bytes(), 0U) << "the turn after it";
+        send();
+        EXPECT_GT(left->link->queued_bytes(), 0U);
+        send(100);
+        EXPECT_EQ(left->link->queued_bytes(), 0U) << "buffers go at once, after what was before";
+        return true;
+      case 3:
+        for (int count = 0; count < 40; ++count) send();
+        EXPECT_LT(left->link->queued_bytes(), left->link->sent_bytes()) << "there is a limit";
+        return true;
+      default:
+        send();
+        return false;
+    }
+  });
+  EXPECT_EQ(left->link->queued_bytes(), 0U) << "the last one sees to it";
+  ASSERT_TRUE(run_until([&] { return right->messages.size() == 45; }));
+  EXPECT_TRUE(std::ranges::is_sorted(right->messages, {}, &Message::id));
+}
+
+TEST_P(SleepOnLinkTest, LeavesTheLoopAsleepWhileThreadsTakeTurns) {
+  Watched watched;
+  LinkOptions options;
+  options.watch = ToldWatch::by(loop, watched);
+  left.emplace(loop, std::move(near_stream), options);
+  right.emplace(loop, std::move(far_stream), LinkOptions());
+  const bool is_socket = std::string_view(GetParam()) == "Socket";
+  const auto wants_bytes = [&] { return (watched.wanted & EPOLLIN) != 0; };
+  ASSERT_TRUE(run_until([] { return true; }));
+  int turns = 0;
+  left->link->take_turns([&] {
+    if (turns == 1) EXPECT_TRUE(right->link->send(request(1, "")));
+    // The other kind tells only who has asked for it.
+    if (is_socket) EXPECT_FALSE(wants_bytes());
+    return ++turns < 10;
+  });
+  EXPECT_EQ(left->messages.size(), 1U);
+  EXPECT_TRUE(wants_bytes());
+  ASSERT_TRUE(run_until([] { return true; }));
+  EXPECT_EQ(watched.told_count, 0);
+  ASSERT_TRUE(right->link->send(request(2, "")));
+  EXPECT_TRUE(run_until([&] { return left->messages.size() == 2; }));
+}
+
+TEST_P(SleepOnLinkTest, WhoTakesTurnsStopsWhenTheOtherSideEnds) {
+  left.emplace(loop, std::move(near_stream), LinkOptions());
+  right.emplace(loop, std::move(far_stream), LinkOptions());
+  std::atomic<int> turns = 0;
+  std::thread taker([&, deadline = SystemClock().now() + 60s] {
+    left->link->take_turns([&] {
+      ++turns;
+      return SystemClock().now() < deadline;
+    });
+    EXPECT_TRUE(left->link->is_lost());
+  });
+  EXPECT_TRUE(run_until([&] { return turns > 10; }));
+  right.reset();
+  EXPECT_TRUE(run_until([&] { return left->lost.has_value(); }));
+  taker.join();
+}
+
 TEST_P(SleepOnLinkTest, ReadsNothingWhileItIsHeld) {
   left.emplace(loop, std::move(near_stream), LinkOptions());
   right.emplace(loop, std::move(far_stream), LinkOptions());

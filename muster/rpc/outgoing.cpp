@@ -195,16 +195,16 @@ void Outgoing::help(internal::Waiter& waiter) {
   const SystemClock clock;
   const TimePoint started = clock.now();
   std::unique_lock lock(mutex_);
-  if (is_crowded(started)) {
-    if (crowd_) crowd_->notice(started);
-    return;
-  }
   const std::shared_ptr<Link> link = link_;
+  if (!link) return;
+  if (is_crowded(started)) {
+    lock.unlock();
+    return help_in_turns(waiter, *link);
+  }
   SpinBudget spin = spin_;
   // Before the agent can be gone.
-  const bool may_look = link && around_.link.hot != nullptr;
+  const bool may_look = around_.link.hot != nullptr;
   lock.unlock();
-  if (!link) return;
   if (spin.wants_to_know(started))
     spin.preempted(started, lost_to_others(started, spin.rested_until()));
   // Of a large answer, each piece is waited for like a small one.
@@ -237,27 +237,37 @@ void Outgoing::help(internal::Waiter& waiter) {
   spin_ = spin;
 }
 
-// Where many threads call, the loop reads for all of them: one of them would have to hand that on
-// with each of its own answers, and the next one to be woken for it.
+// Where many threads call, one of them would have to hand the reading on with each of its own
+// answers, and the next one to be woken for it. So nobody sleeps, and whoever runs reads for all,
+// and writes for all: what they call while one of them is not on a processor goes out together.
+void Outgoing::help_in_turns(const internal::Waiter& waiter, Link& link) {
+  if (!crowd_) return;
+  const SystemClock clock;
+  TimePoint now = clock.now();
+  crowd_->notice(now);
+  // Before others are told that somebody takes turns.
+  if (!crowd_->is_there(now)) return;
+  const TimePoint ends = now + kGivesWayFor;
+  int times = 0;
+  link.take_turns([&] {
+    if (waiter.is_done() || now >= waiter.deadline()) return false;
+    if (++times > kGivesWay && now >= ends) return false;
+    if (!crowd_->give_way() || waiter.is_done()) return false;
+    now = clock.now();
+    return true;
+  });
+}
+
 bool Outgoing::is_crowded(TimePoint now) const {
+  if (link_ && link_->has_turns()) return true;
   // Others sleep, and not only for what takes long.
   const Woken& other = woken_.thread == std::this_thread::get_id() ? woken_before_ : woken_;
   return sleeper_count_ > 0 && now - other.when < kCrowdedFor;
 }
 
-void Outgoing::sleeps(const internal::Waiter& waiter) {
-  {
-    const std::lock_guard lock(mutex_);
-    ++sleeper_count_;
-  }
-  if (!crowd_) return;
-  const SystemClock clock;
-  TimePoint now = clock.now();
-  const TimePoint ends = now + kGivesWayFor;
-  for (int times = 0; times < kGivesWay || now < ends; ++times) {
-    if (waiter.is_done() || now >= waiter.deadline() || !crowd_->give_way()) return;
-    now = clock.now();
-  }
+void Outgoing::sleeps() {
+  const std::lock_guard lock(mutex_);
+  ++sleeper_count_;
 }
 
 void Outgoing::slept(std::optional<Duration> total) {

@@ -72,7 +72,7 @@ class Outgoing final : public LinkEvents,
   void submit(Message request, Duration timeout, TimePoint deadline,
               std::unique_ptr<CallSink> sink);
   void help(internal::Waiter& waiter) override;
-  void sleeps(const internal::Waiter& waiter) override;
+  void sleeps() override;
   void slept(std::optional<Duration> total) override;
   void timed_out(CallId id) override;
   void failed() override { ++failed_count_; }
@@ -114,6 +114,7 @@ class Outgoing final : public LinkEvents,
   void connected();
   // Requires: the lock.
   bool is_crowded(TimePoint now) const;
+  void help_in_turns(const internal::Waiter& waiter, Link& link);
   // Too much waits for it already. Requires: the lock.
   bool is_full() const;
   // Waits until that is not so; why the call cannot be made, if it is still so then.

@@ -143,7 +143,7 @@ TEST_F(OutgoingTest, ConnectsOnceThoughCallsAreMadeWhileItsConnectionGoes) {
   peer.send({kWelcome, 0, "", {}});
   ASSERT_TRUE(peer.read());
   // A thread that reads, and does not stop yet.
-  outgoing->sleeps(AskedWaiter());
+  outgoing->sleeps();
   outgoing->slept(10us);
   std::latch reads(1);
   std::latch goes_on(1);
@@ -174,57 +174,78 @@ TEST_F(OutgoingTest, ConnectsOnceThoughCallsAreMadeWhileItsConnectionGoes) {
   for (const auto& one : meanwhile) EXPECT_FALSE(one.wait());
 }
 
-TEST_F(OutgoingTest, LeavesTheReadingToTheLoopWhereManyThreadsCall) {
+TEST_F(OutgoingTest, ThreadsTakeTurnsWhereManyCall) {
   const auto call = submit();
   testing::RawConnection peer(streams.first.get_future().get());
   ASSERT_TRUE(peer.read());
   peer.send({kWelcome, 0, "", {}});
   ASSERT_TRUE(peer.read());
   on_loop([] {});  // it reads no more
-  const auto reads = [&] {
-    AskedWaiter waiter;
+  constexpr int kAnswered = 5;
+  // Whoever reads alone, and may not look, sleeps when it is not done.
+  const auto asked_of = [&](AskedWaiter waiter) {
     outgoing->help(waiter);
-    return waiter.asked > 0;
+    return waiter.asked;
+  };
+  const auto takes_turns = [&] {
+    const int asked = asked_of(AskedWaiter(kAnswered));
+    EXPECT_TRUE(asked == 1 || asked == kAnswered) << asked;
+    return asked == kAnswered;
   };
   const auto another = [](const std::function<void()>& work) { std::thread(work).join(); };
   const auto sleeps_shortly = [&] {
-    outgoing->sleeps(AskedWaiter());
+    outgoing->sleeps();
     outgoing->slept(10us);
   };
-  EXPECT_TRUE(reads());
-  another([&] { outgoing->sleeps(AskedWaiter()); });
-  EXPECT_TRUE(reads()) << "what one thread waits for may take for ever";
+  EXPECT_FALSE(takes_turns());
+  another([&] { outgoing->sleeps(); });
+  EXPECT_FALSE(takes_turns()) << "what one thread waits for may take for ever";
   sleeps_shortly();
-  EXPECT_TRUE(reads()) << "that was this thread itself";
+  EXPECT_FALSE(takes_turns()) << "that was this thread itself";
   // This one may be late for what it is to see, but not always.
-  bool is_left_to_the_loop = false;
-  for (int tries = 0; tries < 1000 && !is_left_to_the_loop; ++tries) {
-    another(sleeps_shortly);
-    is_left_to_the_loop = !reads();
-  }
-  EXPECT_TRUE(is_left_to_the_loop);
+  const auto often = [&](const std::function<bool()>& holds) {
+    for (int tries = 0; tries < 1000; ++tries) {
+      another(sleeps_shortly);
+      if (holds()) return true;
+    }
+    return false;
+  };
+  EXPECT_TRUE(often(takes_turns));
+  EXPECT_TRUE(often([&] { return asked_of(AskedWaiter(1'000'000'000)) > kAnswered; }))
+      << "and sleeps in the end";
+  another(sleeps_shortly);
+  EXPECT_LE(asked_of(AskedWaiter(kAnswered, SystemClock().now())), 1) << "it has no time";
   another([&] { outgoing->slept(std::nullopt); });
-  EXPECT_TRUE(reads()) << "nobody else is left";
+  EXPECT_FALSE(takes_turns()) << "nobody else is left";
   close();
   EXPECT_FALSE(call.wait());
 }
 
-TEST_F(OutgoingTest, ThreadsOfACrowdGiveWayToOthersBeforeTheySleep) {
-  constexpr int kAnswered = 5;
-  AskedWaiter alone(kAnswered);
-  outgoing->sleeps(alone);
-  EXPECT_LT(alone.asked, 2) << "there was no crowd";
-  AskedWaiter answered(kAnswered);
-  crowd->notice(StillClock().now());
-  outgoing->sleeps(answered);
-  EXPECT_EQ(answered.asked, kAnswered) << "it need not sleep";
-  AskedWaiter waits(1'000'000'000);
-  outgoing->sleeps(waits);
-  EXPECT_GT(waits.asked, kAnswered) << "and has to in the end";
-  AskedWaiter has_no_time(kAnswered, SystemClock().now());
-  outgoing->sleeps(has_no_time);
-  EXPECT_LT(has_no_time.asked, 2);
+TEST_F(OutgoingTest, ThreadsOfACrowdSleepWhereOthersNeedTheProcessor) {
+  const auto call = submit();
+  testing::RawConnection peer(streams.first.get_future().get());
+  ASSERT_TRUE(peer.read());
+  peer.send({kWelcome, 0, "", {}});
+  ASSERT_TRUE(peer.read());
+  on_loop([] {});
+  // Two slices in a row.
+  const TimePoint now = SystemClock().now();
+  crowd->came_back(now, 5ms);
+  crowd->came_back(now + 5ms, 5ms);
+  outgoing->sleeps();
+  bool sleeps = false;
+  for (int tries = 0; tries < 1000 && !sleeps; ++tries) {
+    std::thread([&] {
+      outgoing->sleeps();
+      outgoing->slept(10us);
+    }).join();
+    AskedWaiter waiter(1);
+    outgoing->help(waiter);
+    sleeps = waiter.asked == 0;
+  }
+  EXPECT_TRUE(sleeps);
   close();
+  EXPECT_FALSE(call.wait());
 }
 
 }  // namespace
