@@ -1,7 +1,9 @@
 #include "muster/rpc/alarm.h"
 
+#include <atomic>
 #include <cstdint>
 #include <mutex>
+#include <pthread.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 #include <vector>
@@ -12,19 +14,16 @@ namespace {
 struct Spare {
   std::mutex mutex;  // guards what follows
   std::vector<Alarm*> alarms;
-  pid_t process = 0;
-  // A child that was forked must not share those of its parent.
-  std::vector<Alarm*>& own() {
-    const pid_t self = ::getpid();
-    if (std::exchange(process, self) != self) alarms.clear();
-    return alarms;
-  }
 };
 
-Spare& spare() {
-  // Never destroyed: threads that still wait at the end of the program give theirs back.
-  static auto* const kSpare = new Spare;
-  return *kSpare;
+// Never destroyed: threads that still wait at the end of the program give theirs back.
+std::atomic<Spare*>& spare() {
+  static std::atomic<Spare*> current = new Spare;
+  // A child that was forked must not share those of its parent, nor wait for a lock that one of its
+  // parent's threads had. Told here rather than asked with each use, which is a system call.
+  [[maybe_unused]] static const int registered =
+      ::pthread_atfork(nullptr, nullptr, [] { current = new Spare; });
+  return current;
 }
 
 }  // namespace
@@ -32,9 +31,9 @@ Spare& spare() {
 Alarm::Taken Alarm::take() {
   Taken alarm;
   {
-    Spare& kept = spare();
+    Spare& kept = *spare();
     const std::lock_guard lock(kept.mutex);
-    if (!kept.own().empty()) {
+    if (!kept.alarms.empty()) {
       alarm.reset(kept.alarms.back());
       kept.alarms.pop_back();
     }
@@ -49,9 +48,9 @@ Alarm::Taken Alarm::take() {
 }
 
 void Alarm::GiveBack::operator()(Alarm* alarm) const {
-  Spare& kept = spare();
+  Spare& kept = *spare();
   const std::lock_guard lock(kept.mutex);
-  kept.own().push_back(alarm);
+  kept.alarms.push_back(alarm);
 }
 
 void Alarm::ring() const {
